@@ -65,7 +65,7 @@ def load(path: Path, what: str, *, secret: bool = False) -> Any:
         ) from error
 
 
-def told(error: BaseException) -> str:
+def told(error: object) -> str:
     """Return an error in words: that of the system with the file in front, and without its number."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"

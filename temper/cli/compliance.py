@@ -18,12 +18,11 @@ from typing import Any
 
 from temper.base import DATA, ROOT
 from temper.base.nodes import number_of, utc
-from temper.base.options import told
 from temper.base.store import HISTORY, HistoryError
 from temper.cli import json_document
-from temper.cli.main import NOT_CARRIED_OUT
+from temper.cli.main import refused
 from temper.compliance import document, scans, tailoring
-from temper.compliance.evidence import EvidenceError, heads_of, verify
+from temper.compliance.evidence import MANIFEST, EvidenceError, digest, heads_of, verify
 from temper.compliance.history import History
 from temper.compliance.model import NodeStatement, Statement
 from temper.plan.os_controls import load_controls
@@ -91,10 +90,20 @@ def verify_all(given: argparse.Namespace) -> int:
 
 def drifts(given: argparse.Namespace) -> int:
     """Print each drift with its beginning and its end."""
-    found = History(history_of(given)).drifts()
+    history = History(history_of(given))
+    found, recorded = history.drifts(), history.reports()
+    latest = given.reports / "latest"
     checked: set[str] | None = None
     with suppress(EvidenceError, ContractError, OSError):  # a history alone says when each began, too
-        checked = {node.node for node in document.of_report(there(given.reports / "latest")).nodes}
+        if digest(there(latest) / MANIFEST) in recorded.values():
+            checked = {node.node for node in document.of_report(latest).nodes}
+        else:
+            warning = (
+                f"warning: expected {latest.resolve()} in {history.path}, whose newest report is "
+                f"{next(reversed(recorded), 'none')}: it may be the history of another fleet, and its nodes "
+                "are not compared with this report"
+            )
+            print(printable(warning), file=sys.stderr)
     lines = []
     for one in found:
         unseen = checked is not None and not one.ended and one.node not in checked
@@ -262,6 +271,5 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser().parse_args(arguments)
     try:
         return int(given.function(given))
-    except (OSError, UnicodeError, HistoryError, EvidenceError, ContractError, ValueError) as error:
-        print(printable(told(error)), file=sys.stderr)
-        return NOT_CARRIED_OUT
+    except (HistoryError, EvidenceError, ContractError, ValueError) as error:
+        return refused("compliance", error)

@@ -30,7 +30,7 @@ from temper.base.outcome import BAD, GOOD, numbers, tally, worst
 from temper.base.selection import NOTHING_DONE, unknown_names, unknown_tags
 from temper.base.store import HistoryError
 from temper.cli import json_document
-from temper.cli.main import INTERRUPTED, NOT_CARRIED_OUT, NOT_FINISHED
+from temper.cli.main import NOT_FINISHED, refused
 from temper.cli.playbook import add_selection
 from temper.fleet import identities, pulled
 from temper.fleet.bundle import BundleError
@@ -103,6 +103,10 @@ class UsageError(Exception):
     """The command line or the state of things does not allow a run; the message is a sentence."""
 
 
+class UnfinishedError(Exception):
+    """This machine kept a run that has begun from its end; the message says what goes on with it."""
+
+
 def main(command_line: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     arguments = parser().parse_args(command_line)
@@ -111,17 +115,11 @@ def main(command_line: Sequence[str] | None = None) -> int:
         status: int = arguments.function(arguments)
     except (
         *(UsageError, ExtraVarsError, inventory.InventoryError, BundleError, CollectedError, HistoryError),
-        OSError,
     ) as error:
-        print(f"fleet: {described(error)}", file=sys.stderr)
-        return NOT_CARRIED_OUT
-    except KeyboardInterrupt as stop:
-        again = " ".join(["temper fleet resume", *map(str, stop.args)])
-        print(
-            f"fleet: stopped. A step that a node was at may still end there; {again} goes on.",
-            file=sys.stderr,
-        )
-        return INTERRUPTED
+        return refused("fleet", error)
+    except UnfinishedError as error:
+        refused("fleet", error)
+        return NOT_FINISHED
     return status
 
 
@@ -307,7 +305,8 @@ def _run(arguments: argparse.Namespace) -> int:
         journal.begin(name, job, replaced)
         for other, cut_off in replaced.items():
             _say(f"run {name} takes the place of run {other} ({cut_off.playbook}), which had not ended.")
-        return _carry_out(name, job, journal, known, arguments)
+        with _left_to(f"temper fleet resume {name} goes on"):
+            return _carry_out(name, job, journal, known, arguments)
 
 
 def name_of_run(now: datetime, before: str) -> str:
@@ -350,7 +349,8 @@ def _resume(arguments: argparse.Namespace) -> int:
         known = inventory.read(job.sources)
         # The inventory and the helpers may be others by now.
         known.require_same(job.nodes, job.variables, helpers=bool(helpers_of(arguments.helpers)))
-        return _carry_out(name, job, journal, known, arguments)
+        with _left_to(f"temper fleet resume {name} goes on"):
+            return _carry_out(name, job, journal, known, arguments)
 
 
 def _abort(arguments: argparse.Namespace) -> int:
@@ -377,10 +377,11 @@ def _abort(arguments: argparse.Namespace) -> int:
         if held:
             again = variables_of(arguments.extra_vars)
             giving = replace(job, playbook="playbooks/release.yml", variables=again, options=())
-            FleetRun(
-                *(name, giving, known, board, journal, FOLDER / name, {}, True, _say),
-                ssh_options=arguments.ssh_options,
-            ).carry_out()
+            with _left_to(f"temper fleet abort {name} asks the others again"):
+                FleetRun(
+                    *(name, giving, known, board, journal, FOLDER / name, {}, True, _say),
+                    ssh_options=arguments.ssh_options,
+                ).carry_out()
         if board.left:
             _say(recap({}, board.left))
             return NOT_FINISHED
@@ -483,6 +484,20 @@ def _alone() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _left_to(following: str) -> Iterator[None]:
+    """Name the command that follows where what has begun is cut off.
+
+    Raises KeyboardInterrupt, UnfinishedError.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"a step that a node was at may still end there; {following}") from None
+    except OSError as error:
+        raise UnfinishedError(f"{described(error)}; {following}") from error
+
+
 def _carry_out(
     name: str, job: Job, journal: Journal, known: inventory.Inventory, arguments: argparse.Namespace
 ) -> int:
@@ -538,10 +553,7 @@ def _carry_out(
     )
     size = f"{number_of(len(left), 'node')} in {number_of(len(board.waiting), 'slice')}"
     _say(f"run {name}: {job.playbook} on {size}")
-    try:
-        run.carry_out()
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(name) from None
+    run.carry_out()
     return _report(name, job, journal, known, board)
 
 

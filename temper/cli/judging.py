@@ -11,15 +11,14 @@ import argparse
 import json
 import secrets
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from temper.base import ROOT, store
 from temper.base.nodes import number_of
-from temper.base.options import told
 from temper.base.store import HistoryError
 from temper.cli import json_document
+from temper.cli.main import refused
 from temper.judge import compare, proposal
 from temper.judge.fabric_search import next_rounds
 from temper.judge.history_store import History
@@ -30,7 +29,7 @@ from validation.cli.commands import explain
 from validation.fabric.groups import make_orders, read_rounds
 from validation.findings import catalogue
 from validation.model.contract import ContractError, UsageError, encode, parse
-from validation.model.printable import one_line, printable
+from validation.model.printable import one_line
 from validation.processes.interrupts import end_on_signals
 from validation.verdict.judge import EXIT_ENVIRONMENT, EXIT_FAIL, EXIT_PASS
 
@@ -43,16 +42,8 @@ def main(command_line: Sequence[str]) -> int:
     end_on_signals()
     try:
         status: int = options.function(options)
-    except (UsageError, ContractError, OSError) as error:
-        print(printable(f"temper {command_line[0]}: {told(error)}"), file=sys.stderr)
-        status = EXIT_ENVIRONMENT
-    except Exception:  # noqa: BLE001 - Python would end with 1, which says that a GPU failed
-        print(
-            f"{traceback.format_exc()}temper {command_line[0]}: this is a fault of this program; nothing was "
-            "judged",
-            file=sys.stderr,
-        )
-        status = EXIT_ENVIRONMENT
+    except (UsageError, ContractError) as error:
+        return refused(command_line[0], error)
     return status
 
 

@@ -12,6 +12,7 @@ import importlib
 import io
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,10 +161,25 @@ def _run(words: list[str]) -> int:
     try:
         # The commands of one module are told apart by their name.
         status: int = module.main(words if command.module == JUDGING else words[1:])
-    except KeyboardInterrupt:
-        print(f"temper {words[0]}: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print("; ".join([f"temper {words[0]}: interrupted", *map(str, stop.args)]), file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        return refused(words[0], error)
+    except Exception:  # noqa: BLE001 - Python would end with 1, which says that a node is bad
+        return refused(words[0], f"this is a fault of this program\n{traceback.format_exc()}")
     return status
+
+
+def refused(command: str, reason: object) -> int:
+    """Say why a command is not carried out, and return its exit status. What is said may be a user's word."""
+    from temper.base.nodes import printable
+    from temper.base.options import told
+
+    print(printable(f"temper {command}: {told(reason)}".rstrip()), file=sys.stderr)
+    return NOT_CARRIED_OUT
 
 
 def former(name: str) -> int:

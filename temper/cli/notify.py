@@ -31,7 +31,7 @@ from pathlib import Path
 from temper.base.nodes import printable, utc
 from temper.base.options import OptionsError
 from temper.base.store import HISTORY, HistoryError
-from temper.cli.main import NOT_CARRIED_OUT, NOT_TOLD
+from temper.cli.main import NOT_TOLD, refused
 from temper.notify.outcome import CHECKS, REPORTS, CheckOutcome, CheckState, is_news, message, names, outcome
 from temper.notify.settings import Settings, read
 from temper.report.origin import CHECK
@@ -99,8 +99,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _refused(sentence: str) -> int:
-    print(printable(f"{sentence}\nNothing was checked."), file=sys.stderr)
-    return NOT_CARRIED_OUT
+    return refused("notify", f"{sentence}\nNothing was checked.")
 
 
 def _carried_out(words: Sequence[str], minutes: int, token: str) -> tuple[int, str]:

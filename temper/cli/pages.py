@@ -9,9 +9,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from temper.base.options import told
 from temper.base.store import HISTORY, HistoryError
-from temper.cli.main import NOT_CARRIED_OUT
+from temper.cli.main import NOT_CARRIED_OUT, refused
 from temper.compliance import document
 from temper.judge.history_store import History
 from temper.judge.results import results_in
@@ -21,7 +20,7 @@ from temper.report.inputs import Report, Validation, of_runs
 from temper.report.write import write
 from validation.model.contract import ContractError, UsageError, loads
 from validation.model.expectations import FleetExpectations
-from validation.model.printable import one_line, printable
+from validation.model.printable import one_line
 from validation.verdict.verdicts import FleetVerdict
 
 
@@ -74,9 +73,8 @@ def main(arguments: list[str] | None = None) -> int:
     unshown = Unshown()
     try:
         files = write(given.output, read(given), "index.html", given.node, unshown=unshown)
-    except (OSError, ContractError, HistoryError, UsageError) as error:
-        print(printable(f"temper pages: {told(error)}"), file=sys.stderr)
-        return NOT_CARRIED_OUT
+    except (ContractError, HistoryError, UsageError) as error:
+        return refused("pages", error)
     print(unshown.text(), end="", file=sys.stderr)
     print(files[-1])
     return NOT_CARRIED_OUT if unshown.said else 0

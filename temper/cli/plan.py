@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from temper.base.nodes import READING, counted, number_of, printable
 from temper.base.selection import misspelt
 from temper.cli import json_document, playbook
-from temper.cli.main import BAD, GOOD, NOT_CARRIED_OUT
+from temper.cli.main import BAD, GOOD, NOT_CARRIED_OUT, refused
 from temper.plan.inventory import InventoryError, chosen, read, require_present
 
 if TYPE_CHECKING:
@@ -51,15 +51,13 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     given, others = parser().parse_known_args(arguments)
     if wrong := misspelt(others, OPTIONS):
-        print(f"temper plan: {wrong}", file=sys.stderr)
-        return NOT_CARRIED_OUT
+        return refused("plan", wrong)
     if given.waived:
         return _waived(given)
     try:
         require_present(chosen(given.inventory))
     except InventoryError as error:
-        print(f"temper plan: {error}", file=sys.stderr)
-        return NOT_CARRIED_OUT
+        return refused("plan", error)
     if not given.json:
         return _status(_plans(given, others, PLANS))
     with tempfile.TemporaryDirectory() as folder:
@@ -92,8 +90,7 @@ def _waived(given: argparse.Namespace) -> int:
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = getattr(error, "strerror", None) or error
-        print(f"temper plan: {PLANS} has no plans to read: {reason}; temper plan makes them", file=sys.stderr)
-        return NOT_CARRIED_OUT
+        return refused("plan", f"{PLANS} has no plans to read: {reason}; temper plan makes them")
     json_document.show(given, {"waived": waived}, printable("\n".join(blocks) or "No control is waived."))
     return GOOD
 
@@ -122,7 +119,7 @@ def _plans(
                 read(chosen(given.inventory), given.limit)
         except InventoryError as error:
             why = str(error)
-        print(printable(f"temper plan: no plan was made: {why}"), file=sys.stderr)
+        refused("plan", f"no plan was made: {why}")
         return None
     plans: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return plans

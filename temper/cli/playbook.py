@@ -62,12 +62,12 @@ def run(
 
 
 def confirmed(question: str) -> bool:
-    """Ask whether what was shown is to be done."""
+    """Ask whether what was shown is to be done. Raises KeyboardInterrupt, which says what became of it."""
     try:
         return input(printable(f"{question} Type yes to begin: ")).strip().lower() in ("y", "yes")
     except EOFError:
         print()
         return False
     except KeyboardInterrupt:
-        print("\nNothing was changed.", file=sys.stderr)
-        raise
+        print(file=sys.stderr)  # the terminal has shown ^C behind the question
+        raise KeyboardInterrupt("nothing was changed") from None

@@ -49,7 +49,7 @@ from typing import TYPE_CHECKING
 from temper.base import ROOT
 from temper.base.nodes import READING, printable, utc
 from temper.cli import json_document, playbook
-from temper.cli.main import INTERRUPTED, NOT_CARRIED_OUT
+from temper.cli.main import NOT_CARRIED_OUT, refused
 from temper.plan.inventory import NODES, InventoryError, groups_of
 from temper.rollout.drain.base import Drainer
 from temper.rollout.fleet import Candidate, candidates, preflight, proposal
@@ -555,19 +555,16 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     given = parser().parse_args(arguments)
-    exit_status = 1
+    exit_status = NOT_CARRIED_OUT
     try:
         exit_status = int(given.function(given))
         sys.stdout.flush()
     except (InventoryError, PolicyError, StoreError) as error:
-        print(printable(str(error)), file=sys.stderr)
-        return NOT_CARRIED_OUT
-    except KeyboardInterrupt:
-        print(
-            "Interrupted. No node was changed; `temper rollout status` shows whether a roll-out has begun.",
-            file=sys.stderr,
-        )
-        return INTERRUPTED
+        return refused("rollout", error)
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt(
+            *stop.args or ["no node was changed; `temper rollout status` shows whether a roll-out has begun"]
+        ) from None
     except BrokenPipeError:  # the reader has closed the pipe, as head does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return exit_status

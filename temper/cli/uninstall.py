@@ -20,7 +20,7 @@ from temper.base import ROOT
 from temper.base.nodes import READING, printable
 from temper.base.selection import misspelt
 from temper.cli import playbook
-from temper.cli.main import BAD, GOOD, INTERRUPTED, NOT_CARRIED_OUT
+from temper.cli.main import BAD, GOOD, INTERRUPTED, NOT_CARRIED_OUT, refused
 
 PLAYBOOK = ROOT / "playbooks" / "uninstall.yml"
 OPTIONS = ("--inventory", "--limit", "--keep", "--yes", "--check")
@@ -64,11 +64,9 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     given, others = parser().parse_known_args(arguments)
     if wrong := misspelt(others, OPTIONS):
-        print(f"temper uninstall: {wrong}; nothing was changed", file=sys.stderr)
-        return NOT_CARRIED_OUT
+        return refused("uninstall", f"{wrong}; nothing was changed")
     if not (given.yes or given.check or sys.stdin.isatty()):
-        print(f"temper uninstall {playbook.ASKS}", file=sys.stderr)
-        return NOT_CARRIED_OUT
+        return refused("uninstall", playbook.ASKS)
     print(READING, file=sys.stderr, flush=True)
     if status := run(given, others, check=True):
         print("Nothing was changed. What is refused above has to be put right first.", file=sys.stderr)

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import stat
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -359,21 +358,15 @@ def expected(groups: Mapping[str, Iterable[str]], group: str) -> list[str]:
 def run(arguments: argparse.Namespace) -> int:
     """Print the judgement: 0 all as it should be, 1 somebody has to act, 2 something is not known."""
     named = [Path(one) for one in os.environ.get("ANSIBLE_INVENTORY", "").split(",") if one]
-    try:
-        if not arguments.results.is_dir():
-            raise InventoryError(
-                f"{arguments.results}: expected the folder of the nodes' results, NODE.json each, found none"
-            )
-        if not (sources := arguments.inventory or named):
-            raise InventoryError("expected -i INVENTORY, or its name in ANSIBLE_INVENTORY, found none")
-        names = expected(groups_of([str(path.resolve()) for path in sources]), arguments.group)
-        if not names:
-            raise InventoryError(
-                f"{arguments.group}: expected nodes of this group in the inventory, found none."
-            )
-        judgement = judge(arguments.results, names, arguments.intervals, datetime.now(UTC), arguments.commit)
-    except (OSError, InventoryError) as error:
-        print(error, file=sys.stderr)
-        return USAGE_ERROR
+    if not arguments.results.is_dir():
+        raise InventoryError(
+            f"{arguments.results}: expected the folder of the nodes' results, NODE.json each, found none"
+        )
+    if not (sources := arguments.inventory or named):
+        raise InventoryError("expected -i INVENTORY, or its name in ANSIBLE_INVENTORY, found none")
+    names = expected(groups_of([str(path.resolve()) for path in sources]), arguments.group)
+    if not names:
+        raise InventoryError(f"{arguments.group}: expected nodes of this group in the inventory, found none.")
+    judgement = judge(arguments.results, names, arguments.intervals, datetime.now(UTC), arguments.commit)
     print(as_json(judgement) if arguments.json else text(judgement))
     return judgement.exit_status

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 
-from tests.lab.hardening import ENVIRONMENT, ROOT, Fleet
+from tests.lab.hardening import Hardened
 from tests.lab.repository_faults import Repositories
 
 #: The longest files of `make lab-smoke`, the longest first: one that began last would run alone.
@@ -36,14 +34,10 @@ def repositories(request: pytest.FixtureRequest, lab: None) -> Iterator[Reposito
 
 
 @pytest.fixture(scope="session")
-def fleet() -> Iterator[Fleet]:
+def fleet() -> Iterator[Hardened]:
     """A hardened lab of its own, because its tests break the ways into its nodes."""
-    command = [sys.executable, "-m", "tests.lab"]
-    subprocess.run([*command, "up"], cwd=ROOT, env=ENVIRONMENT, check=True)
-    try:
-        fleet = Fleet()
+    fleet = Hardened()
+    with fleet.booted():
         run = fleet.harden()
         assert run.status == 0, run.output
         yield fleet
-    finally:
-        subprocess.run([*command, "down"], cwd=ROOT, env=ENVIRONMENT, check=True)

@@ -93,12 +93,12 @@ class Fleet:
         variables = {"preflight_plan": {"roles": {role: json.dumps(plan)}}}
         return self.run([*command, "--args", f"role={role}", "--extra-vars", json.dumps(variables)])
 
-    def run(self, command: list[str]) -> Run:
+    def run(self, command: list[str], **environment: str) -> Run:
         """Run one of Ansible's commands."""
         result = subprocess.run(
             [str(BIN / command[0]), *command[1:]],
             cwd=CHECKOUT,
-            env=self.environment,
+            env=self.environment | environment,
             capture_output=True,
             text=True,
             timeout=self.timeout_s,

@@ -17,7 +17,8 @@ process must find nothing to change, each node must equal itself after an uninte
 still run on the helpers.
 
 Prints a table in Markdown on standard output, progress on standard error; logs and differences are in
-reports/fleet-campaign/. The same seed gives the same moments.
+reports/fleet-campaign/, the records of the last campaign's runs in runs/ there. The same seed gives the same
+moments.
 
 Exit status: 0 all is as it must be, 1 something is not, 2 already an uninterrupted run failed.
 """
@@ -26,6 +27,7 @@ import argparse
 import contextlib
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -111,7 +113,9 @@ class Campaign:
         self.targets = [second, *others]
         self.limit = ["--limit", ",".join(node.name for node in self.targets)]
         self.logs = CHECKOUT / "reports" / "fleet-campaign"
-        self.logs.mkdir(parents=True, exist_ok=True)
+        self.runs = self.logs / "runs"
+        shutil.rmtree(self.runs, ignore_errors=True)
+        self.runs.mkdir(parents=True)
         self.slice = ["--slice", str(-(-len(self.targets) // 4))]
         self.disks = Disks(fleet, fleet.lab.state / "disks" / "bare")
 
@@ -126,7 +130,7 @@ class Campaign:
         places = helpers.options(self.fleet, *self.helpers)
         with (self.logs / f"{name}.log").open("wb") as output:
             return subprocess.Popen(
-                helpers.command(*words, *self.slice, *places),
+                helpers.command(self.runs, *words, *self.slice, *places),
                 cwd=CHECKOUT,
                 env=self.fleet.environment,
                 stdin=subprocess.DEVNULL,

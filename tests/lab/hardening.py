@@ -4,15 +4,16 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests import waiting
-from tests.lab.fleet import Run
+from tests.lab import node as machine
+from tests.lab.fleet import BIN, Fleet, Run
+from tests.lab.settings import CHECKOUT, Lab, Node
 
-ROOT = Path(__file__).resolve().parents[2]
 # So soon is undone what a test has made fail, and given up what cannot connect. What is to last has the
 # roles' and Ansible's own time, for busy machines.
 ROLLBACK_S = 6
@@ -23,13 +24,8 @@ RUN_PATIENCE_S = 600  # for what a run comes to within some seconds there
 NODES = ("gpu01", "gpu02")  # Debian 12 and 13
 # Several files share one hardened lab; where pytest runs files side by side, each of its processes has one.
 LAB_NAME = f"doors{os.environ.get('PYTEST_XDIST_WORKER', '').removeprefix('gw')}"
-ENVIRONMENT = {
-    **os.environ,
-    "LAB_NAME": LAB_NAME,
-    "LAB_NODES": str(len(NODES)),
-    "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-    "LC_ALL": "C.UTF-8",
-}
+VARIABLES = {"preflight_plan_file": "", "firewall_management_networks": ["10.213.0.0/16"]}
+WAYS_IN = ("--skip-tags=os_hardening",)
 EXPORTER = {"name": "exporter", "ports": [9100], "sources": ["10.213.0.0/16", "fd00::/8"]}
 # Give a node with the package sudo-rs the programs of sudo-rs, as Ubuntu's alternatives do.
 SUDO_RS = "; ".join(
@@ -45,56 +41,48 @@ def wait_until(condition: Callable[[], object], what: str, patience_s: float = P
     waiting.wait_until(condition, what, patience_s)
 
 
-class Fleet:
-    """The lab's nodes: Ansible's way in, an administrator's, and the side door."""
+@dataclass(frozen=True)
+class Hardened(Fleet):
+    """The nodes whose ways in are tested, also that of an administrator."""
 
-    def __init__(self) -> None:
-        self.status: dict[str, Any] = json.loads(self.lab("status", "--json"))
-        self.nodes = {node["name"]: node for node in self.status["nodes"]}
-        self.variables: dict[str, Any] = {
-            "preflight_plan_file": "",
-            "firewall_management_networks": ["10.213.0.0/16"],
-        }
+    lab: Lab = field(default_factory=lambda: Lab(LAB_NAME))
+    size: int = len(NODES)
 
-    def lab(self, *arguments: str) -> str:
-        command = [sys.executable, "-m", "tests.lab", *arguments]
-        return subprocess.run(
-            command, cwd=ROOT, env=ENVIRONMENT, check=True, capture_output=True, text=True
-        ).stdout
+    @property
+    def nodes(self) -> dict[str, Node]:
+        return {node.name: node for node in self.lab.nodes(self.size)}
+
+    def inside(self, node: str, *command: str) -> str:
+        """Run a command through the side door; return its output."""
+        return machine.run_inside(self.nodes[node], command)
 
     def side_door(self, command: str) -> dict[str, str]:
-        return {node: self.lab("shell", node, "sh", "-c", command) for node in NODES}
+        return {node: self.inside(node, "sh", "-c", command) for node in NODES}
 
-    def playbook(self, *arguments: str, **variables: Any) -> list[str]:
-        return [
-            str(Path(sys.executable).with_name("ansible-playbook")),
-            "playbooks/harden.yml",
-            "--skip-tags=os_hardening",
-            "--extra-vars",
-            json.dumps(self.variables | variables),
-            *arguments,
-        ]
+    @staticmethod
+    def command_line(playbook: str, *arguments: str, **variables: Any) -> list[str]:
+        given = json.dumps(VARIABLES | variables)
+        return ["ansible-playbook", f"playbooks/{playbook}.yml", "--extra-vars", given, *arguments]
 
     def harden(self, *arguments: str, **variables: Any) -> Run:
-        fails = variables.items() >= SOON.items()
-        result = subprocess.run(
-            self.playbook(*arguments, **variables),
-            cwd=ROOT,
-            env=ENVIRONMENT | ({"ANSIBLE_TIMEOUT": str(CONNECT_S)} if fails else {}),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return Run(result.returncode, result.stdout + result.stderr)
+        soon = {"ANSIBLE_TIMEOUT": str(CONNECT_S)} if variables.items() >= SOON.items() else {}
+        return self.run(self.command_line("harden", *WAYS_IN, *arguments, **variables), **soon)
+
+    def connect(self) -> None:
+        """Have Ansible open the connection that its tasks share."""
+        ping = self.run(["ansible", "gpu_nodes", "--module-name", "ping"])
+        assert ping.status == 0, ping.output
 
     def harden_and_kill(self, change: str, **variables: Any) -> None:
         """Apply a change and kill Ansible, with SIGKILL, before it can confirm it."""
-        ping = [str(Path(sys.executable).with_name("ansible")), "gpu_nodes", "--module-name", "ping"]
-        subprocess.run(ping, cwd=ROOT, env=ENVIRONMENT, check=True, capture_output=True)
+        self.connect()
+        program, *words = self.command_line(
+            "harden", *WAYS_IN, ansible_ssh_extra_args=NO_NEW_CONNECTION, **variables
+        )
         controller = subprocess.Popen(
-            self.playbook(ansible_ssh_extra_args=NO_NEW_CONNECTION, **variables),
-            cwd=ROOT,
-            env=ENVIRONMENT,
+            [str(BIN / program), *words],
+            cwd=CHECKOUT,
+            env=self.environment,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
         )
@@ -128,15 +116,15 @@ class Fleet:
             "ControlPath": "none",
             "BatchMode": "yes",
             "ConnectTimeout": str(PATIENCE_S),
-            "HostKeyAlias": self.nodes[node]["address"],
+            "HostKeyAlias": self.nodes[node].address,
             "IdentitiesOnly": "yes",
-            "IdentityFile": str(key or self.status["ssh_key"]),
+            "IdentityFile": str(key or self.lab.ssh_key),
             "Port": str(port),
             "StrictHostKeyChecking": "yes",
-            "UserKnownHostsFile": self.status["known_hosts"],
+            "UserKnownHostsFile": str(self.lab.known_hosts),
         }
         arguments = [f"-o{name}={value}" for name, value in options.items()]
-        ssh = ["ssh", "-F/dev/null", *arguments, f"{user}@{self.nodes[node]['address']}", command]
+        ssh = ["ssh", "-F/dev/null", *arguments, f"{user}@{self.nodes[node].address}", command]
         return subprocess.run(ssh, check=False, capture_output=True, text=True)
 
     def assert_everybody_gets_in(self) -> None:

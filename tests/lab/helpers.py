@@ -31,9 +31,19 @@ def options(fleet: Fleet, *helpers: Node) -> list[str]:
     return ["--helpers", ",".join(node.address for node in helpers), "--ssh-options", ssh, "--jobs", "1"]
 
 
-def command(*words: str) -> list[str]:
-    """A command of `temper fleet`."""
-    return [str(BIN / "python"), "-m", "temper", "fleet", *words]
+#: `temper fleet` with records in the folder that is its first argument, not among the checkout's own.
+COMMAND = """
+import pathlib, sys
+from temper.cli import fleet, main
+fleet.FOLDER = pathlib.Path(sys.argv[1])
+fleet.HISTORY = fleet.FOLDER / "runs.sqlite"
+sys.exit(main.main(["fleet", *sys.argv[2:]]))
+"""
+
+
+def command(folder: Path, *words: str) -> list[str]:
+    """A command of `temper fleet` that knows only the runs in a folder."""
+    return [str(BIN / "python"), "-c", COMMAND, str(folder), *words]
 
 
 def workers(helper: Node) -> str:

@@ -20,6 +20,7 @@ FLEET = Fleet(Lab(name="slicing"), 5)
 # Debian 12 and 13 in turn: helpers need the controller's Python.
 FIRST, SECOND, HELPER, OTHER_PYTHON, SECOND_HELPER = FLEET.lab.nodes(5)
 TARGETS = f"{FIRST.name},{SECOND.name}"
+RUNS = FLEET.lab.state / "runs"  # is gone with the lab
 
 
 def places(*nodes: Node) -> list[str]:
@@ -28,7 +29,7 @@ def places(*nodes: Node) -> list[str]:
 
 def run(*words: str, timeout_s: float = 3600) -> tuple[int, str]:
     done = subprocess.run(
-        helpers.command(*words),
+        helpers.command(RUNS, *words),
         cwd=CHECKOUT,
         env=FLEET.environment,
         capture_output=True,
@@ -133,7 +134,7 @@ def begin(*there: str) -> subprocess.Popen[str]:
     """Start a run, and wait until it has taken both nodes."""
     words = ["run", "tune", "--limit", TARGETS, "--slice", "1", *there]
     controller = subprocess.Popen(
-        helpers.command(*words),
+        helpers.command(RUNS, *words),
         cwd=CHECKOUT,
         env=FLEET.environment,
         stdout=subprocess.PIPE,

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from tests.lab.hardening import EXPORTER, NODES, ROLLBACK_S, SOON, Fleet, changed, wait_until
+from tests.lab.hardening import EXPORTER, NODES, ROLLBACK_S, SOON, Hardened, changed, wait_until
 
 pytestmark = pytest.mark.lab
 
 
 @pytest.mark.smoke
-def test_second_run_changes_nothing(fleet: Fleet) -> None:
+def test_second_run_changes_nothing(fleet: Hardened) -> None:
     for _ in range(2):
         run = fleet.harden()
         assert changed(run) == dict.fromkeys(NODES, 0)
@@ -20,7 +20,7 @@ def test_second_run_changes_nothing(fleet: Fleet) -> None:
         fleet.side_door("rm /run/temper/in-place.json")
 
 
-def test_new_connection_is_made_and_needed(fleet: Fleet) -> None:
+def test_new_connection_is_made_and_needed(fleet: Hardened) -> None:
     """A shared connection is kept for all of Ansible's tasks; without a new one there is no confirmation.
 
     Two are made: one says whether the node lets anybody in, before the look from outside; one confirms.
@@ -72,7 +72,7 @@ MORE_LOCK_OUTS = [
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_lock_out_that_can_be_foreseen_is_refused(
-    fleet: Fleet, variables: dict[str, Any], reason: str
+    fleet: Hardened, variables: dict[str, Any], reason: str
 ) -> None:
     fleet.side_door("usermod --lock ops")
     run = fleet.harden(**variables)
@@ -94,7 +94,7 @@ def test_lock_out_that_can_be_foreseen_is_refused(
     ids=["password-expired", "without-a-key"],
 )
 def test_account_that_could_not_log_in_again_is_refused(
-    fleet: Fleet, spoil: str, mend: str, reason: str
+    fleet: Hardened, spoil: str, mend: str, reason: str
 ) -> None:
     """The connection that Ansible shares is from before, as that of a long run is."""
     assert fleet.harden().status == 0
@@ -108,7 +108,7 @@ def test_account_that_could_not_log_in_again_is_refused(
     fleet.assert_everybody_gets_in()
 
 
-def test_expired_account_changes_nothing(fleet: Fleet) -> None:
+def test_expired_account_changes_nothing(fleet: Hardened) -> None:
     """It may do nothing as root any more, says sudo, even over a connection that is still open."""
     assert fleet.harden().status == 0
     fleet.side_door("chage -E 1 ops")
@@ -121,14 +121,14 @@ def test_expired_account_changes_nothing(fleet: Fleet) -> None:
     fleet.assert_everybody_gets_in()
 
 
-def test_key_of_ansible_that_is_revoked_is_refused(fleet: Fleet) -> None:
-    key = Path(f"{fleet.status['ssh_key']}.pub").read_text()
+def test_key_of_ansible_that_is_revoked_is_refused(fleet: Hardened) -> None:
+    key = Path(f"{fleet.lab.ssh_key}.pub").read_text()
     run = fleet.harden(ssh_hardening_revoked_keys=[key])
     assert "the account ops has no key" in run.said
     assert changed(run) == dict.fromkeys(NODES, 0)
 
 
-def test_port_that_the_firewall_lacks_is_undone(fleet: Fleet) -> None:
+def test_port_that_the_firewall_lacks_is_undone(fleet: Hardened) -> None:
     run = fleet.harden(firewall_ssh_ports=[22], ssh_hardening_ports=[2222], **SOON)
     assert run.status != 0
     assert "lets no new SSH connection in under the new settings of sshd" in run.said
@@ -136,7 +136,7 @@ def test_port_that_the_firewall_lacks_is_undone(fleet: Fleet) -> None:
 
 
 @pytest.mark.smoke
-def test_ciphers_that_the_client_lacks_are_undone(fleet: Fleet) -> None:
+def test_ciphers_that_the_client_lacks_are_undone(fleet: Hardened) -> None:
     run = fleet.harden(
         ssh_hardening_ciphers=["aes256-ctr"],
         ansible_ssh_extra_args="-o Ciphers=aes128-gcm@openssh.com",
@@ -148,7 +148,7 @@ def test_ciphers_that_the_client_lacks_are_undone(fleet: Fleet) -> None:
 
 
 @pytest.mark.smoke
-def test_firewall_that_lets_no_new_connection_in_is_undone(fleet: Fleet) -> None:
+def test_firewall_that_lets_no_new_connection_in_is_undone(fleet: Hardened) -> None:
     """Something that nobody could foresee is in the way: here, another table."""
     trap = "type filter hook input priority 10; tcp dport 22 ct state new drop;"
     fleet.side_door(f"nft 'table inet trap {{ chain input {{ {trap} }}; }}'")
@@ -164,7 +164,7 @@ def test_firewall_that_lets_no_new_connection_in_is_undone(fleet: Fleet) -> None
     fleet.assert_undone(f"no new connection confirmed it within {ROLLBACK_S} s")
 
 
-def test_sshd_that_ends_at_its_reload_is_started_again(fleet: Fleet) -> None:
+def test_sshd_that_ends_at_its_reload_is_started_again(fleet: Hardened) -> None:
     """Where it cannot listen anywhere, it is gone, and a reload of the former settings reaches nobody."""
     fleet.side_door("systemd-run --quiet --unit=busy python3 -m http.server --bind 127.0.0.1 2222")
     try:
@@ -177,7 +177,7 @@ def test_sshd_that_ends_at_its_reload_is_started_again(fleet: Fleet) -> None:
 
 
 @pytest.mark.slow
-def test_run_through_a_port_that_nobody_confirmed_closes_no_port(fleet: Fleet) -> None:
+def test_run_through_a_port_that_nobody_confirmed_closes_no_port(fleet: Hardened) -> None:
     """The port goes when the change is undone, so a firewall that fits it alone would keep everybody out."""
     both = {"firewall_ssh_ports": [22, 2222]}
     assert fleet.harden(**both).status == 0
@@ -191,7 +191,7 @@ def test_run_through_a_port_that_nobody_confirmed_closes_no_port(fleet: Fleet) -
 
 
 @pytest.mark.slow
-def test_nftables_service_starts_after_an_undone_first_installation(fleet: Fleet) -> None:
+def test_nftables_service_starts_after_an_undone_first_installation(fleet: Hardened) -> None:
     assert fleet.harden(firewall_state="absent").status == 0
     trap = "type filter hook input priority 10; tcp dport 22 ct state new drop;"
     fleet.side_door(f"nft 'table inet trap {{ chain input {{ {trap} }}; }}'")
@@ -216,13 +216,13 @@ CHANGES = pytest.mark.parametrize(
 
 @CHANGES
 def test_change_of_a_killed_controller_is_undone(
-    fleet: Fleet, change: str, variables: dict[str, Any]
+    fleet: Hardened, change: str, variables: dict[str, Any]
 ) -> None:
     fleet.harden_and_kill(change, **variables, **SOON)
     fleet.assert_undone(f"no new connection confirmed it within {ROLLBACK_S} s")
 
 
-def test_run_after_a_killed_controller_starts_over(fleet: Fleet) -> None:
+def test_run_after_a_killed_controller_starts_over(fleet: Hardened) -> None:
     fleet.harden_and_kill("ssh", ssh_hardening_max_auth_tries=3)
     fleet.assert_told("another run began before it was confirmed")
     timers = fleet.side_door("systemctl list-timers --no-legend 'temper-rollback-*'")
@@ -231,10 +231,12 @@ def test_run_after_a_killed_controller_starts_over(fleet: Fleet) -> None:
 
 
 @CHANGES
-def test_reboot_before_the_confirmation_undoes(fleet: Fleet, change: str, variables: dict[str, Any]) -> None:
+def test_reboot_before_the_confirmation_undoes(
+    fleet: Hardened, change: str, variables: dict[str, Any]
+) -> None:
     fleet.harden_and_kill(change, **variables)
     # The network namespace outlives the reboot: only rules that the boot loads may count.
     fleet.side_door("nft flush ruleset")
     for node in NODES:
-        fleet.lab("reboot", node)
+        fleet.command("reboot", node)
     fleet.assert_undone("the node went down before a new connection confirmed it")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.lab.fleet import new_key
-from tests.lab.hardening import NODES, ROLLBACK_S, SOON, Fleet, changed
+from tests.lab.hardening import NODES, ROLLBACK_S, SOON, Hardened, changed
 
 pytestmark = pytest.mark.lab
 
@@ -28,14 +28,14 @@ def user(name: str, *keys: Path, **more: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def given_back(fleet: Fleet) -> Iterator[Fleet]:
+def given_back(fleet: Hardened) -> Iterator[Hardened]:
     """The fleet, whose accounts are given back what they had before."""
     yield fleet
     assert fleet.harden(admin_accounts_state="absent").status == 0
     fleet.assert_everybody_gets_in()
 
 
-def test_administrator_is_added_rotated_and_revoked(given_back: Fleet, tmp_path: Path) -> None:
+def test_administrator_is_added_rotated_and_revoked(given_back: Hardened, tmp_path: Path) -> None:
     fleet, old, new = given_back, new_key(tmp_path, "old"), new_key(tmp_path, "new")
     assert fleet.harden(admin_accounts_users=[user("alice", old, groups=["adm"])]).status == 0
     for node in NODES:
@@ -60,7 +60,7 @@ def test_administrator_is_added_rotated_and_revoked(given_back: Fleet, tmp_path:
     [pytest.param(["bob"], marks=pytest.mark.slow, id="another stays"), pytest.param([], id="the last one")],
 )
 def test_administrator_who_is_no_longer_listed_is_named(
-    given_back: Fleet, tmp_path: Path, others: list[str]
+    given_back: Hardened, tmp_path: Path, others: list[str]
 ) -> None:
     fleet, key = given_back, new_key(tmp_path, "key")
     assert fleet.harden(admin_accounts_users=[user("alice", key)]).status == 0
@@ -72,7 +72,7 @@ def test_administrator_who_is_no_longer_listed_is_named(
 
 @pytest.mark.slow
 def test_account_of_before_gets_in_while_listed_and_is_given_back_as_it_was(
-    fleet: Fleet, tmp_path: Path
+    fleet: Hardened, tmp_path: Path
 ) -> None:
     key = new_key(tmp_path, "key")
     names = ("carol", "dave")
@@ -93,8 +93,8 @@ def test_account_of_before_gets_in_while_listed_and_is_given_back_as_it_was(
         fleet.side_door("userdel -r carol; userdel -r dave")
 
 
-def test_key_of_ansible_is_rotated_in_two_runs(given_back: Fleet, tmp_path: Path) -> None:
-    fleet, key, now = given_back, new_key(tmp_path, "key"), Path(given_back.status["ssh_key"])
+def test_key_of_ansible_is_rotated_in_two_runs(given_back: Hardened, tmp_path: Path) -> None:
+    fleet, key, now = given_back, new_key(tmp_path, "key"), given_back.lab.ssh_key
     refused = fleet.harden(admin_accounts_users=[user("ops", key)])
     assert "none of the keys given for ops is in place now" in refused.said
     assert changed(refused) == dict.fromkeys(NODES, 0)
@@ -111,7 +111,7 @@ def test_key_of_ansible_is_rotated_in_two_runs(given_back: Fleet, tmp_path: Path
     assert back.status == 0, back.output
 
 
-def test_private_key_is_refused_and_shown_nowhere(fleet: Fleet, tmp_path: Path) -> None:
+def test_private_key_is_refused_and_shown_nowhere(fleet: Hardened, tmp_path: Path) -> None:
     secret = new_key(tmp_path, "key").read_text()
     run = fleet.harden("-vvv", admin_accounts_users=[{"name": "alice", "keys": [secret]}])
     assert "key 1: it is a private key" in run.said

@@ -9,25 +9,25 @@ import threading
 
 import pytest
 
-from tests.lab.hardening import EXPORTER, NODES, Fleet, wait_until
+from tests.lab.hardening import EXPORTER, NODES, Hardened, wait_until
 
 pytestmark = pytest.mark.lab
 
 
-def test_firewall_follows_what_the_kernel_holds(fleet: Fleet) -> None:
+def test_firewall_follows_what_the_kernel_holds(fleet: Hardened) -> None:
     fleet.side_door("nft 'add rule inet temper input tcp dport 23 accept'")
     run = fleet.harden("--diff")
     assert "-\t\ttcp dport 23 accept" in run.output
     assert not any("dport 23" in listing for listing in fleet.side_door("nft list ruleset").values())
 
 
-def test_firewall_comes_back_when_nftables_service_flushes_everything(fleet: Fleet) -> None:
+def test_firewall_comes_back_when_nftables_service_flushes_everything(fleet: Hardened) -> None:
     for command in ("start", "restart", "reload", "stop"):
         tables = fleet.side_door(f"systemctl {command} nftables; nft list tables")
         assert all("temper" in listing for listing in tables.values()), command
 
 
-def test_stopped_firewall_stays_open_when_nftables_service_starts(fleet: Fleet) -> None:
+def test_stopped_firewall_stays_open_when_nftables_service_starts(fleet: Hardened) -> None:
     try:
         tables = fleet.side_door(
             "systemctl stop temper-firewall; systemctl restart nftables; nft list tables"
@@ -38,7 +38,7 @@ def test_stopped_firewall_stays_open_when_nftables_service_starts(fleet: Fleet) 
 
 
 @pytest.mark.slow
-def test_rules_of_others_survive_a_change_and_a_reload(fleet: Fleet) -> None:
+def test_rules_of_others_survive_a_change_and_a_reload(fleet: Hardened) -> None:
     """What Docker, Kubernetes and libvirt leave in the kernel: tables with chains, rules and sets."""
     others = {
         "ip nat": "chain DOCKER { type nat hook prerouting priority -100; tcp dport 80 redirect to :8080; };",
@@ -59,12 +59,11 @@ def test_rules_of_others_survive_a_change_and_a_reload(fleet: Fleet) -> None:
 
 
 @pytest.mark.slow
-def test_open_connection_that_the_node_only_reads_from_outlives_the_first_rules(fleet: Fleet) -> None:
+def test_open_connection_that_the_node_only_reads_from_outlives_the_first_rules(fleet: Hardened) -> None:
     """Until then the kernel tracks no connections, and what the other end sends looks like a new one."""
     gone = fleet.harden("--limit", "gpu01", firewall_state="absent")
     assert gone.status == 0, gone.output
-    node = fleet.nodes["gpu01"]
-    gateway = node["address"].rpartition(".")[0] + ".1"
+    gateway = fleet.lab.address
     read = (
         "import socket, sys; reader = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
         "while reader.recv(9): pass"
@@ -72,7 +71,7 @@ def test_open_connection_that_the_node_only_reads_from_outlives_the_first_rules(
     with socket.create_server((gateway, 0)) as server:
         server.settimeout(30)
         start = ("systemd-run", "--quiet", "--collect", "python3", "-c", read)
-        fleet.lab("shell", "gpu01", *start, gateway, str(server.getsockname()[1]))
+        fleet.inside("gpu01", *start, gateway, str(server.getsockname()[1]))
         connection, _ = server.accept()
     with connection:
         stop = threading.Event()
@@ -110,13 +109,13 @@ def connects(address: str, port: int) -> bool:
     return True
 
 
-def test_packets_pass_where_a_rule_says_so_and_nowhere_else(fleet: Fleet) -> None:
+def test_packets_pass_where_a_rule_says_so_and_nowhere_else(fleet: Hardened) -> None:
     for port in (9100, 9101):
         fleet.side_door(f"systemd-run --quiet --unit=listen-{port} python3 -m http.server --bind :: {port}")
     try:
         assert fleet.harden(firewall_rules=[EXPORTER]).status == 0
         for node in NODES:
-            for address in (fleet.nodes[node]["address"], fleet.nodes[node]["address6"]):
+            for address in (fleet.nodes[node].address, fleet.nodes[node].address6):
                 wait_until(lambda address=address: connects(address, 9100), "the exporter answers")  # type: ignore[misc]
                 assert not connects(address, 9101)
     finally:
@@ -124,19 +123,19 @@ def test_packets_pass_where_a_rule_says_so_and_nowhere_else(fleet: Fleet) -> Non
         fleet.harden()
 
 
-def test_flood_of_one_source_is_slowed_down(fleet: Fleet) -> None:
+def test_flood_of_one_source_is_slowed_down(fleet: Hardened) -> None:
     """Only the source that floods; its packets are dropped and counted."""
     rules = [EXPORTER | {"sources": ["0.0.0.0/0", "::/0"]}]
     node = fleet.nodes["gpu01"]
     assert fleet.harden("--limit", "gpu01", firewall_rules=rules, firewall_new_per_second=5).status == 0
     try:
-        for address in (node["address"], node["address6"]):
+        for address in (node.address, node.address6):
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             for _ in range(40):
                 with socket.socket(family, socket.SOCK_STREAM) as client:
                     client.setblocking(False)
                     client.connect_ex((address, 9100))
-        listing = fleet.lab("shell", "gpu01", "nft", "list", "chain", "inet", "temper", "input")
+        listing = fleet.inside("gpu01", "nft", "list", "chain", "inet", "temper", "input")
         dropped = [line for line in listing.splitlines() if "too many new connections" in line]
         counts = [int(line.partition("counter packets ")[2].split()[0]) for line in dropped]
         assert len(counts) == 2
@@ -145,12 +144,12 @@ def test_flood_of_one_source_is_slowed_down(fleet: Fleet) -> None:
         fleet.harden()
 
 
-def test_report_names_ports_that_listen_or_are_open_but_not_both(fleet: Fleet) -> None:
+def test_report_names_ports_that_listen_or_are_open_but_not_both(fleet: Hardened) -> None:
     fleet.side_door("systemd-run --quiet --unit=listen-9101 python3 -m http.server --bind :: 9101")
     try:
         for node in NODES:
             wait_until(
-                lambda node=node: ":9101" in fleet.lab("shell", node, "ss", "-Hltn"),  # type: ignore[misc]
+                lambda node=node: ":9101" in fleet.inside(node, "ss", "-Hltn"),  # type: ignore[misc]
                 "the server listens",
             )
         run = fleet.harden(firewall_services={"slurmd": ["192.0.2.1"]})
@@ -170,15 +169,15 @@ OTHERS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("node", OTHERS)
-def test_other_firewall_that_filters_is_refused_until_it_is_gone(fleet: Fleet, node: str) -> None:
+def test_other_firewall_that_filters_is_refused_until_it_is_gone(fleet: Hardened, node: str) -> None:
     """Real ufw and real firewalld: a port that a rule of ours opens stays closed by theirs."""
     other, begin, end = OTHERS[node]
-    address, opened = fleet.nodes[node]["address"], {"firewall_rules": [EXPORTER]}
+    address, opened = fleet.nodes[node].address, {"firewall_rules": [EXPORTER]}
     install = f"export DEBIAN_FRONTEND=noninteractive; apt-get update -qq; apt-get install -qq -y {other}"
     listen = "systemd-run --quiet --unit=listen-9100 python3 -m http.server --bind :: 9100"
     assert fleet.harden("--limit", node, **opened).status == 0
     try:
-        fleet.lab("shell", node, "sh", "-c", f"{listen}; {install} >/dev/null; {begin}")
+        fleet.inside(node, "sh", "-c", f"{listen}; {install} >/dev/null; {begin}")
         assert not connects(address, 9100)
         refused = fleet.harden("--limit", node, firewall_new_per_second=7, **opened)
         assert f"{other} filters here as well" in refused.said
@@ -186,12 +185,11 @@ def test_other_firewall_that_filters_is_refused_until_it_is_gone(fleet: Fleet, n
         assert f"run `{end}`" in refused.said
         assert refused.recap[node]["changed"] == 0
         assert fleet.harden("--limit", node, "--check", **opened).status != 0
-        fleet.lab("shell", node, "sh", "-c", end)
+        fleet.inside(node, "sh", "-c", end)
         assert fleet.harden("--limit", node, **opened).status == 0
         wait_until(lambda: connects(address, 9100), "the exporter answers")
     finally:
-        fleet.lab(
-            "shell",
+        fleet.inside(
             node,
             "sh",
             "-c",
@@ -203,17 +201,17 @@ def test_other_firewall_that_filters_is_refused_until_it_is_gone(fleet: Fleet, n
 @pytest.mark.slow
 @pytest.mark.parametrize("node", OTHERS)
 def test_other_firewall_is_ended_where_the_operator_allows_it_and_brought_back(
-    fleet: Fleet, node: str
+    fleet: Hardened, node: str
 ) -> None:
     """The port that their rules closed is open then, and closed again with `absent`."""
     other, begin, end = OTHERS[node]
-    address = fleet.nodes[node]["address"]
+    address = fleet.nodes[node].address
     allowed = {"firewall_rules": [EXPORTER], "firewall_disable_other": True}
     install = f"export DEBIAN_FRONTEND=noninteractive; apt-get update -qq; apt-get install -qq -y {other}"
     listen = "systemd-run --quiet --unit=listen-9100 python3 -m http.server --bind :: 9100"
     assert fleet.harden("--limit", node, firewall_state="absent").status == 0
     try:
-        fleet.lab("shell", node, "sh", "-c", f"{listen}; {install} >/dev/null; {begin}")
+        fleet.inside(node, "sh", "-c", f"{listen}; {install} >/dev/null; {begin}")
         assert not connects(address, 9100)
         shown = fleet.harden("--limit", node, "--check", "--diff", **allowed)
         assert shown.status == 0, shown.output
@@ -221,17 +219,16 @@ def test_other_firewall_is_ended_where_the_operator_allows_it_and_brought_back(
         first = fleet.harden("--limit", node, **allowed)
         assert first.status == 0, first.output
         wait_until(lambda: connects(address, 9100), "the exporter answers")
-        assert "table inet temper" in fleet.lab("shell", node, "nft", "list", "tables")
+        assert "table inet temper" in fleet.inside(node, "nft", "list", "tables")
         second = fleet.harden("--limit", node, **allowed)
         assert second.recap[node]["changed"] == 0
         gone = fleet.harden("--limit", node, firewall_state="absent")
         assert gone.status == 0, gone.output
-        tables = fleet.lab("shell", node, "nft", "list", "tables")
+        tables = fleet.inside(node, "nft", "list", "tables")
         assert "table inet temper" not in tables
         wait_until(lambda: not connects(address, 9100), f"{other} filters again")
     finally:
-        fleet.lab(
-            "shell",
+        fleet.inside(
             node,
             "sh",
             "-c",
@@ -241,9 +238,9 @@ def test_other_firewall_is_ended_where_the_operator_allows_it_and_brought_back(
 
 
 @pytest.mark.slow
-def test_rules_of_a_cloud_image_are_refused_until_they_are_gone(fleet: Fleet) -> None:
+def test_rules_of_a_cloud_image_are_refused_until_they_are_gone(fleet: Hardened) -> None:
     """A real nftables.service loads a chain that rejects what a rule of ours opens."""
-    address, opened = fleet.nodes["gpu01"]["address"], {"firewall_rules": [EXPORTER]}
+    address, opened = fleet.nodes["gpu01"].address, {"firewall_rules": [EXPORTER]}
     begin = (
         "cp /etc/nftables.conf /root/before.conf; systemd-run --quiet --unit=listen-9100 "
         "python3 -m http.server --bind :: 9100; echo 'table ip filter { chain INPUT { "
@@ -254,15 +251,15 @@ def test_rules_of_a_cloud_image_are_refused_until_they_are_gone(fleet: Fleet) ->
     end = "systemctl disable nftables; nft delete table ip filter; cp /root/before.conf /etc/nftables.conf"
     assert fleet.harden("--limit", "gpu01", **opened).status == 0
     try:
-        fleet.lab("shell", "gpu01", "sh", "-c", begin)
+        fleet.inside("gpu01", "sh", "-c", begin)
         assert not connects(address, 9100)
         refused = fleet.harden("--limit", "gpu01", firewall_new_per_second=7, **opened)
         facts = ("chain INPUT of table ip filter", "nftables.service (/etc/nftables.conf)", "reject")
         assert [fact for fact in facts if fact not in refused.said] == []
         assert refused.recap["gpu01"]["changed"] == 0
-        fleet.lab("shell", "gpu01", "sh", "-c", end)
+        fleet.inside("gpu01", "sh", "-c", end)
         assert fleet.harden("--limit", "gpu01", **opened).status == 0
         wait_until(lambda: connects(address, 9100), "the exporter answers")
     finally:
-        fleet.lab("shell", "gpu01", "sh", "-c", f"{end}; systemctl stop listen-9100; true")
+        fleet.inside("gpu01", "sh", "-c", f"{end}; systemctl stop listen-9100; true")
         assert fleet.harden().status == 0

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from tests.lab import node as machine
-from tests.lab.hardening import LAB_NAME, NODES, ROLLBACK_S, ROOT, SOON, Fleet, changed, wait_until
-from tests.lab.settings import Lab
+from tests.lab.hardening import NODES, ROLLBACK_S, SOON, Hardened, changed, wait_until
+from tests.lab.settings import CHECKOUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.lab
 
 
-def test_setting_that_another_file_overrules_is_refused(fleet: Fleet) -> None:
+def test_setting_that_another_file_overrules_is_refused(fleet: Hardened) -> None:
     fleet.side_door("echo 'PasswordAuthentication yes' >/etc/ssh/sshd_config.d/00-aaa.conf")
     try:
         run = fleet.harden()
@@ -31,7 +31,7 @@ def test_setting_that_another_file_overrules_is_refused(fleet: Fleet) -> None:
     assert "PasswordAuthentication is yes, expected no (/etc/ssh/sshd_config.d/00-aaa.conf:1" in run.said
 
 
-def test_configuration_that_reads_no_drop_ins_is_refused(fleet: Fleet) -> None:
+def test_configuration_that_reads_no_drop_ins_is_refused(fleet: Hardened) -> None:
     fleet.side_door("sed -i 's/^Include/#Include/' /etc/ssh/sshd_config")
     try:
         run = fleet.harden()
@@ -40,7 +40,7 @@ def test_configuration_that_reads_no_drop_ins_is_refused(fleet: Fleet) -> None:
     assert "put the line `Include /etc/ssh/sshd_config.d/*.conf` at its top" in run.said
 
 
-def test_port_of_ssh_moves_and_comes_back(fleet: Fleet, tmp_path: Path) -> None:
+def test_port_of_ssh_moves_and_comes_back(fleet: Hardened, tmp_path: Path) -> None:
     """Even where -e names the former port, which no fact can change."""
     assert fleet.harden(ssh_hardening_ports=[2222], ansible_port=22).status == 0
     for node in NODES:
@@ -51,13 +51,13 @@ def test_port_of_ssh_moves_and_comes_back(fleet: Fleet, tmp_path: Path) -> None:
     assert fleet.harden().status == 0
 
 
-def through(port: int, fleet: Fleet, folder: Path) -> tuple[str, ...]:
+def through(port: int, fleet: Hardened, folder: Path) -> tuple[str, ...]:
     """Have Ansible come through another port from the start."""
     moved = folder / "hosts.json"
     hosts = {
         node: {
             "ansible_port": port,
-            "ansible_ssh_extra_args": f"-o HostKeyAlias={fleet.nodes[node]['address']}",
+            "ansible_ssh_extra_args": f"-o HostKeyAlias={fleet.nodes[node].address}",
         }
         for node in NODES
     }
@@ -83,29 +83,29 @@ def audit(address: str) -> list[tuple[str, str, str]]:
     ]
 
 
-def test_ssh_audit_finds_nothing_but_the_waivers_of_the_documentation(fleet: Fleet) -> None:
-    page = (ROOT / "docs/operate/hardening.md").read_text()
+def test_ssh_audit_finds_nothing_but_the_waivers_of_the_documentation(fleet: Hardened) -> None:
+    page = (CHECKOUT / "docs/operate/hardening.md").read_text()
     for node in NODES:
         unexpected = [
             (kind, algorithm, complaint)
-            for kind, algorithm, complaint in audit(fleet.nodes[node]["address"])
+            for kind, algorithm, complaint in audit(fleet.nodes[node].address)
             if f"| `{algorithm}` | {complaint} |" not in page
         ]
         assert unexpected == [], node
 
 
-def test_ssh_audit_finds_nothing_where_every_key_exchange_is_post_quantum(fleet: Fleet) -> None:
-    specs = yaml.safe_load((ROOT / "roles/ssh_hardening/meta/argument_specs.yml").read_text())
+def test_ssh_audit_finds_nothing_where_every_key_exchange_is_post_quantum(fleet: Hardened) -> None:
+    specs = yaml.safe_load((CHECKOUT / "roles/ssh_hardening/meta/argument_specs.yml").read_text())
     usual = specs["argument_specs"]["main"]["options"]["ssh_hardening_kex_algorithms"]["default"]
     quantum = [name for name in usual if name.startswith(("mlkem", "sntrup"))]
     run = fleet.harden(ssh_hardening_kex_algorithms=quantum)
     assert run.status == 0, run.output
-    assert [audit(fleet.nodes[node]["address"]) for node in NODES] == [[], []]
+    assert [audit(fleet.nodes[node].address) for node in NODES] == [[], []]
     assert fleet.harden().status == 0
 
 
-def test_settings_that_need_files_are_in_effect_and_go_again(fleet: Fleet) -> None:
-    key = Path(f"{fleet.status['ssh_key']}.pub").read_text()
+def test_settings_that_need_files_are_in_effect_and_go_again(fleet: Hardened) -> None:
+    key = Path(f"{fleet.lab.ssh_key}.pub").read_text()
     fleet.side_door("groupadd --force --users ops data 2>/dev/null || groupadd --force data")
     run = fleet.harden(
         ssh_hardening_banner="No trespassing",
@@ -132,7 +132,7 @@ def test_settings_that_need_files_are_in_effect_and_go_again(fleet: Fleet) -> No
         assert "temper_moduli" in names
 
 
-def test_second_factor_and_lower_limits_of_a_site_stay(fleet: Fleet) -> None:
+def test_second_factor_and_lower_limits_of_a_site_stay(fleet: Hardened) -> None:
     site = (
         "KbdInteractiveAuthentication yes\nAuthenticationMethods publickey,keyboard-interactive:pam\n"
         "MaxAuthTries 2\nMatch User ops\n    AuthenticationMethods publickey\n"
@@ -157,7 +157,7 @@ def test_second_factor_and_lower_limits_of_a_site_stay(fleet: Fleet) -> None:
 
 
 def test_block_of_the_site_that_opens_a_weaker_way_in_is_refused_before_anything_changes(
-    fleet: Fleet,
+    fleet: Hardened,
 ) -> None:
     file = "/etc/ssh/sshd_config.d/40-site.conf"
     block = "Match User games\n    AuthenticationMethods password\n    PasswordAuthentication yes\n"
@@ -172,7 +172,7 @@ def test_block_of_the_site_that_opens_a_weaker_way_in_is_refused_before_anything
         assert fleet.harden().status == 0
 
 
-def test_group_exchange_uses_large_groups_only(fleet: Fleet) -> None:
+def test_group_exchange_uses_large_groups_only(fleet: Hardened) -> None:
     sizes = fleet.side_door(
         "awk '{print $5}' $(sshd -T | awk '/^modulifile/ {print $2}') | sort -nu | head -1"
     )
@@ -180,7 +180,7 @@ def test_group_exchange_uses_large_groups_only(fleet: Fleet) -> None:
 
 
 @pytest.mark.slow
-def test_socket_activated_sshd_is_hardened_and_never_masked(fleet: Fleet) -> None:
+def test_socket_activated_sshd_is_hardened_and_never_masked(fleet: Hardened) -> None:
     fleet.side_door("systemctl stop ssh.service; systemctl start ssh.socket")
     try:
         run = fleet.harden(ssh_hardening_max_auth_tries=3)
@@ -200,11 +200,11 @@ SOCKET, GENERATOR = "/etc/systemd/system/ssh.socket", "/etc/systemd/system-gener
 
 
 @pytest.fixture
-def like_ubuntu(fleet: Fleet) -> Iterator[Fleet]:
+def like_ubuntu(fleet: Hardened) -> Iterator[Hardened]:
     """Systemd listens in sshd's place, where sshd's Port says, as in Ubuntu since 24.04."""
     write = ""
     for path in (SOCKET, GENERATOR):
-        text = (ROOT / "tests/lab/ubuntu_ssh" / Path(path).name).read_text()
+        text = (CHECKOUT / "tests/lab/ubuntu_ssh" / Path(path).name).read_text()
         write += f"mkdir -p {Path(path).parent}; printf %s {shlex.quote(text)} >{path};"
     units = "systemctl disable ssh.service; systemctl enable ssh.socket"
     try:
@@ -227,7 +227,7 @@ def at(port: str) -> dict[str, set[str]]:
     return {node: {port} for node in NODES}
 
 
-def listening(fleet: Fleet) -> dict[str, set[str]]:
+def listening(fleet: Hardened) -> dict[str, set[str]]:
     """The ports that systemd or sshd listen on, by node."""
     listings = fleet.side_door("ss -Hltnp | grep -E 'sshd|systemd'")
     return {
@@ -237,7 +237,7 @@ def listening(fleet: Fleet) -> dict[str, set[str]]:
 
 
 @pytest.mark.slow
-def test_port_of_a_socket_activated_sshd_moves_and_comes_back(like_ubuntu: Fleet, tmp_path: Path) -> None:
+def test_port_of_a_socket_activated_sshd_moves_and_comes_back(like_ubuntu: Hardened, tmp_path: Path) -> None:
     fleet = like_ubuntu
     run = fleet.harden(ssh_hardening_ports=[2222])
     assert run.status == 0, run.output
@@ -249,7 +249,7 @@ def test_port_of_a_socket_activated_sshd_moves_and_comes_back(like_ubuntu: Fleet
     # Not by the lab, which waits for port 22.
     boot = "cat /proc/sys/kernel/random/boot_id"
     before = fleet.side_door(boot)
-    nodes = Lab(LAB_NAME).nodes(len(NODES))
+    nodes = list(fleet.nodes.values())
     for node in nodes:
         machine.shut_down(node, "reboot")
     for node in nodes:
@@ -265,7 +265,7 @@ def test_port_of_a_socket_activated_sshd_moves_and_comes_back(like_ubuntu: Fleet
 
 
 @pytest.mark.slow
-def test_port_of_a_socket_activated_sshd_that_nobody_reaches_is_undone(like_ubuntu: Fleet) -> None:
+def test_port_of_a_socket_activated_sshd_that_nobody_reaches_is_undone(like_ubuntu: Hardened) -> None:
     fleet = like_ubuntu
     run = fleet.harden(firewall_ssh_ports=[22], ssh_hardening_ports=[2222], **SOON)
     assert "lets no new SSH connection in under the new settings of sshd" in run.said
@@ -276,7 +276,7 @@ def test_port_of_a_socket_activated_sshd_that_nobody_reaches_is_undone(like_ubun
 @pytest.mark.slow
 @pytest.mark.parametrize("reboots", [False, True], ids=["timer", "reboot"])
 def test_port_of_a_socket_activated_sshd_comes_back_after_a_killed_controller(
-    like_ubuntu: Fleet, reboots: bool
+    like_ubuntu: Hardened, reboots: bool
 ) -> None:
     fleet = like_ubuntu
     when: dict[str, Any] = {} if reboots else SOON
@@ -284,7 +284,7 @@ def test_port_of_a_socket_activated_sshd_comes_back_after_a_killed_controller(
     fleet.harden_and_kill("ssh", firewall_ssh_ports=[22], ssh_hardening_ports=[2222], **when)
     if reboots:
         for node in NODES:
-            fleet.lab("reboot", node)
+            fleet.command("reboot", node)
     reason = (
         "the node went down before a new connection confirmed it"
         if reboots
@@ -295,7 +295,7 @@ def test_port_of_a_socket_activated_sshd_comes_back_after_a_killed_controller(
 
 
 @pytest.mark.slow
-def test_port_that_a_drop_in_of_ssh_socket_decides_is_refused(like_ubuntu: Fleet) -> None:
+def test_port_that_a_drop_in_of_ssh_socket_decides_is_refused(like_ubuntu: Hardened) -> None:
     fleet = like_ubuntu
     drop_in = "/etc/systemd/system/ssh.socket.d/listen.conf"
     fleet.side_door(

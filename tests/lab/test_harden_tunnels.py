@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.lab.fleet import Run
-from tests.lab.hardening import LAB_NAME, NODES, SOON, Fleet, wait_until
+from tests.lab.hardening import LAB_NAME, NODES, SOON, Hardened, wait_until
 
 pytestmark = pytest.mark.lab
 
@@ -63,17 +63,17 @@ FORGET_FLOWS = textwrap.dedent(
 class Tunnelled:
     """A node behind a tunnel, and the run that comes through it. `remote` is this end's outer address."""
 
-    fleet: Fleet
+    fleet: Hardened
     node: str
     remote: str
 
     def shell(self, *command: str) -> str:
-        return self.fleet.lab("shell", self.node, *command)
+        return self.fleet.inside(self.node, *command)
 
     def harden(self, **variables: Any) -> Run:
         through: dict[str, Any] = {
             "ansible_host": f"{NETWORK}.2",
-            "ansible_ssh_extra_args": f"-o HostKeyAlias={self.fleet.nodes[self.node]['address']}",
+            "ansible_ssh_extra_args": f"-o HostKeyAlias={self.fleet.nodes[self.node].address}",
             # With the lab's own, whose reboot waits for SSH. It opens no port of the tunnel.
             "firewall_management_networks": [f"{NETWORK}.0/24", f"{self.remote}/32"],
             "firewall_peer_addresses": [],
@@ -96,10 +96,10 @@ def rule(remote: str) -> dict[str, Any]:
 
 
 @pytest.fixture(params=[(node, kind) for node in NODES for kind in ("vxlan", "tun")], ids="-".join)
-def tunnelled(request: pytest.FixtureRequest, fleet: Fleet, tmp_path: Path) -> Iterator[Tunnelled]:
+def tunnelled(request: pytest.FixtureRequest, fleet: Hardened, tmp_path: Path) -> Iterator[Tunnelled]:
     """Bring up a tunnel of the kernel, or one of a program, from this machine to a bare node."""
     node, kind = request.param
-    address = fleet.nodes[node]["address"]
+    address = fleet.nodes[node].address
     remote = f"{address.rpartition('.')[0]}.1"
     found = Tunnelled(fleet, node, remote)
     assert fleet.harden("--limit", node, firewall_state="absent").status == 0
@@ -164,7 +164,7 @@ def test_rules_that_close_the_tunnel_of_the_run_are_refused_and_those_that_open_
     assert tunnelled.reached()
     tunnelled.shell("nft", "flush", "ruleset")
     tunnelled.forget_flows()
-    tunnelled.fleet.lab("reboot", tunnelled.node)
+    tunnelled.fleet.command("reboot", tunnelled.node)
     assert "policy drop" in tunnelled.shell("nft", "list", "table", "inet", "temper")
     wait_until(tunnelled.reached, "the node is reached after its reboot")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.fleet import Run
-from tests.lab.hardening import NODES, SOON, Fleet, changed, wait_until
+from tests.lab.hardening import NODES, SOON, Hardened, changed, wait_until
 
 pytestmark = pytest.mark.lab
 #: Later in sshd's order than the role's file, and read by sshd when the role has it reload.
@@ -20,14 +20,14 @@ SITE = "/etc/ssh/sshd_config.d/60-site.conf"
 class Jump:
     """The lab, with gpu02 reached through gpu01 alone."""
 
-    def __init__(self, fleet: Fleet, folder: Path) -> None:
+    def __init__(self, fleet: Hardened, folder: Path) -> None:
         self.fleet = fleet
-        self.address = fleet.nodes["gpu02"]["address"]
-        known = f"-o UserKnownHostsFile={fleet.status['known_hosts']} -o StrictHostKeyChecking=yes"
+        self.address = fleet.nodes["gpu02"].address
+        known = f"-o UserKnownHostsFile={fleet.lab.known_hosts} -o StrictHostKeyChecking=yes"
         common = f"-F /dev/null {known} -o GlobalKnownHostsFile=/dev/null -o IdentitiesOnly=yes"
         proxy = (
-            f"ssh {common} -i {fleet.status['ssh_key']} -o ControlMaster=auto -o ControlPersist=60 "
-            f"-o ControlPath={folder}/%%C -W %h:%p -q ops@{fleet.nodes['gpu01']['address']}"
+            f"ssh {common} -i {fleet.lab.ssh_key} -o ControlMaster=auto -o ControlPersist=60 "
+            f"-o ControlPath={folder}/%%C -W %h:%p -q ops@{fleet.nodes['gpu01'].address}"
         )
         arguments = f"{common} -o ProxyCommand={shlex.quote(proxy)}"
         hosts = {"gpu01": {}, "gpu02": {"ansible_ssh_common_args": arguments}}
@@ -55,7 +55,7 @@ class Jump:
 
 
 @pytest.fixture
-def jump(fleet: Fleet) -> Iterator[Jump]:
+def jump(fleet: Hardened) -> Iterator[Jump]:
     # Short: a socket's path has an end.
     with tempfile.TemporaryDirectory() as folder:
         jump = Jump(fleet, Path(folder))

@@ -4,7 +4,6 @@ import contextlib
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.lab.fleet import new_key
-from tests.lab.hardening import ENVIRONMENT, NODES, ROOT, SOON, Fleet, changed, wait_until
+from tests.lab.hardening import NODES, SOON, Hardened, changed, wait_until
 
 pytestmark = pytest.mark.lab
 
@@ -104,14 +103,8 @@ BETWEEN = WITHOUT_SUDO | {
 }
 
 
-def connect() -> None:
-    """Have Ansible open the connection that its tasks share."""
-    ping = [str(Path(sys.executable).with_name("ansible")), "gpu_nodes", "--module-name", "ping"]
-    subprocess.run(ping, cwd=ROOT, env=ENVIRONMENT, check=True, capture_output=True)
-
-
 @contextlib.contextmanager
-def spoiled(fleet: Fleet, spoil: str, mend: str) -> Iterator[None]:
+def spoiled(fleet: Hardened, spoil: str, mend: str) -> Iterator[None]:
     """Have something in the way for a while; everybody gets in once it has gone."""
     fleet.side_door(spoil)
     try:
@@ -127,7 +120,7 @@ def between(script: str) -> str:
     return f"systemd-run --quiet --unit=between --remain-after-exit {path} sh -c {shlex.quote(script)}"
 
 
-def assert_undone(fleet: Fleet, **variables: Any) -> None:
+def assert_undone(fleet: Hardened, **variables: Any) -> None:
     """Make a change that nothing confirms, and wait until the nodes have undone it."""
     fleet.side_door(f"rm -f {REPORT}")
     run = fleet.harden(**CHANGE | SOON | variables)
@@ -139,8 +132,8 @@ def assert_undone(fleet: Fleet, **variables: Any) -> None:
 
 
 @pytest.mark.parametrize("name", UNSEEN)
-def test_what_keeps_new_logins_out_is_undone(fleet: Fleet, name: str) -> None:
-    connect()
+def test_what_keeps_new_logins_out_is_undone(fleet: Hardened, name: str) -> None:
+    fleet.connect()
     with spoiled(fleet, *UNSEEN[name]):
         assert_undone(fleet)
 
@@ -148,27 +141,27 @@ def test_what_keeps_new_logins_out_is_undone(fleet: Fleet, name: str) -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param("sudo", marks=pytest.mark.smoke), *(name for name in BETWEEN if name != "sudo")]
 )
-def test_what_comes_before_the_confirmation_is_undone(fleet: Fleet, name: str) -> None:
+def test_what_comes_before_the_confirmation_is_undone(fleet: Hardened, name: str) -> None:
     spoil, mend = BETWEEN[name]
-    connect()
+    fleet.connect()
     with spoiled(fleet, between(spoil), f"systemctl stop between.path between.service; {mend}"):
         assert_undone(fleet)
 
 
 @pytest.mark.parametrize("name", [name for name in WITHOUT_SUDO if name != "requiretty"])
-def test_account_without_the_right_of_sudo_changes_nothing(fleet: Fleet, name: str) -> None:
-    connect()
+def test_account_without_the_right_of_sudo_changes_nothing(fleet: Hardened, name: str) -> None:
+    fleet.connect()
     with spoiled(fleet, *WITHOUT_SUDO[name]):
         run = fleet.harden(**CHANGE)
         assert run.status != 0
         assert changed(run) == dict.fromkeys(NODES, 0)
 
 
-def test_certificate_that_has_expired_is_undone(fleet: Fleet, tmp_path: Path) -> None:
+def test_certificate_that_has_expired_is_undone(fleet: Hardened, tmp_path: Path) -> None:
     """The site's authority lets Ansible in; the shared connection is from before the certificate's end."""
     authority, key = new_key(tmp_path, "authority"), tmp_path / "key"
-    shutil.copy(str(fleet.status["ssh_key"]), key)
-    shutil.copy(f"{fleet.status['ssh_key']}.pub", f"{key}.pub")
+    shutil.copy(str(fleet.lab.ssh_key), key)
+    shutil.copy(f"{fleet.lab.ssh_key}.pub", f"{key}.pub")
 
     def sign(validity: str) -> None:
         command = ["ssh-keygen", "-q", "-s", str(authority), "-I", "ops", "-n", "ops", "-V", validity]
@@ -188,12 +181,14 @@ def test_certificate_that_has_expired_is_undone(fleet: Fleet, tmp_path: Path) ->
     assert fleet.harden().status == 0
 
 
-def test_host_key_of_a_kind_that_this_machine_does_not_know_is_undone(fleet: Fleet, tmp_path: Path) -> None:
+def test_host_key_of_a_kind_that_this_machine_does_not_know_is_undone(
+    fleet: Hardened, tmp_path: Path
+) -> None:
     known = tmp_path / "known_hosts"
     with_ecdsa = {"ssh_hardening_host_key_types": ["ed25519", "rsa", "ecdsa"]}
     assert fleet.harden(**with_ecdsa).status == 0
     keys = fleet.side_door("cut -d' ' -f1,2 /etc/ssh/ssh_host_ecdsa_key.pub")
-    known.write_text("".join(f"{fleet.nodes[node]['address']} {key.strip()}\n" for node, key in keys.items()))
+    known.write_text("".join(f"{fleet.nodes[node].address} {key.strip()}\n" for node, key in keys.items()))
     options = f"-F /dev/null -o UserKnownHostsFile={known} -o GlobalKnownHostsFile=/dev/null"
     knowing = {"ansible_ssh_common_args": f"{options} -o StrictHostKeyChecking=yes"}
     run = fleet.harden(**SOON, **knowing)
@@ -207,7 +202,7 @@ def test_host_key_of_a_kind_that_this_machine_does_not_know_is_undone(fleet: Fle
 
 
 @pytest.fixture
-def small_store(fleet: Fleet) -> Iterator[Fleet]:
+def small_store(fleet: Hardened) -> Iterator[Hardened]:
     """Temper's own folder on a small disk."""
     small = f"cp -a {STORE} /root/store; mount -t tmpfs -o size=2m none {STORE}; cp -a /root/store/. {STORE}"
     fleet.side_door(small)
@@ -222,7 +217,7 @@ def small_store(fleet: Fleet) -> Iterator[Fleet]:
 FILL = f"cat /dev/zero >{STORE}/full 2>&1; true"
 
 
-def test_full_disk_changes_nothing(small_store: Fleet) -> None:
+def test_full_disk_changes_nothing(small_store: Hardened) -> None:
     small_store.side_door(FILL)
     run = small_store.harden(**CHANGE)
     assert run.status != 0
@@ -231,7 +226,7 @@ def test_full_disk_changes_nothing(small_store: Fleet) -> None:
     assert not small_store.pending("ssh")
 
 
-def test_disk_that_fills_before_the_confirmation_keeps_the_change(small_store: Fleet) -> None:
+def test_disk_that_fills_before_the_confirmation_keeps_the_change(small_store: Hardened) -> None:
     """To confirm it takes no room."""
     small_store.side_door(between(FILL))
     try:
@@ -246,7 +241,7 @@ def test_disk_that_fills_before_the_confirmation_keeps_the_change(small_store: F
         small_store.side_door(f"systemctl stop between.path between.service; rm -f {STORE}/full")
 
 
-def test_others_whom_a_change_keeps_out_are_named(fleet: Fleet) -> None:
+def test_others_whom_a_change_keeps_out_are_named(fleet: Hardened) -> None:
     """Ansible gets in before and after, and so proves nothing for them."""
     theirs = KEYS.replace("ops", "alice")
     add = f"useradd -m -s /bin/bash -p '*' alice; install -D -o alice -m 600 {KEYS} {theirs}"
@@ -263,7 +258,7 @@ def test_others_whom_a_change_keeps_out_are_named(fleet: Fleet) -> None:
             assert fleet.login(node, user="alice").returncode == 0
 
 
-def test_others_who_have_a_password_alone_are_named(fleet: Fleet) -> None:
+def test_others_who_have_a_password_alone_are_named(fleet: Hardened) -> None:
     """Before its first run a node takes passwords."""
     assert fleet.harden(ssh_hardening_state="absent").status == 0
     with spoiled(

@@ -1,13 +1,12 @@
 """What a node does not say of itself is seen from outside, and keeps a change from being confirmed."""
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.lab.hardening import ENVIRONMENT, EXPORTER, NODES, ROOT, SOON, Fleet
+from tests.lab.hardening import EXPORTER, NODES, SOON, Hardened
 
 pytestmark = pytest.mark.lab
 
@@ -22,21 +21,22 @@ SERVICE = "systemd-run --quiet --unit=unplanned python3 -m http.server 8080 --bi
 OPEN_OVER_IPV6 = "nft insert rule inet temper input meta nfproto ipv6 tcp dport 8080 accept"
 
 
-def seen(fleet: Fleet, folder: Path, **variables: Any) -> dict[str, dict[str, dict[str, Any]]]:
+def seen(fleet: Hardened, folder: Path, **variables: Any) -> dict[str, dict[str, dict[str, Any]]]:
     """Each node's controls after a compliance check, by their ids."""
-    hosts = {node: {"compliance_outside_addresses": [fleet.nodes[node]["address6"]]} for node in NODES}
+    hosts = {node: {"compliance_outside_addresses": [fleet.nodes[node].address6]} for node in NODES}
     inventory = folder / "hosts.json"
     inventory.write_text(json.dumps({"gpu_nodes": {"hosts": hosts}}))
     reports = {"compliance_reports_directory": str(folder), "gpu_validation_reports_directory": str(folder)}
-    command = fleet.playbook("-i", "inventory/lab", "-i", str(inventory), **reports | variables)
-    command[1:3] = ["playbooks/compliance.yml"]
-    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
+    sources = ("-i", "inventory/lab", "-i", str(inventory))
+    done = fleet.run(fleet.command_line("compliance", *sources, **reports | variables))
     told = json.loads((folder / "latest" / "statement.json").read_text())
-    assert {one["node"] for one in told["nodes"]} == set(NODES), done.stdout + done.stderr
+    assert {one["node"] for one in told["nodes"]} == set(NODES), done.output
     return {one["node"]: {control["id"]: control for control in one["controls"]} for one in told["nodes"]}
 
 
-def test_hardened_nodes_pass_and_nothing_is_held_against_this_machine(fleet: Fleet, tmp_path: Path) -> None:
+def test_hardened_nodes_pass_and_nothing_is_held_against_this_machine(
+    fleet: Hardened, tmp_path: Path
+) -> None:
     """Twice in a row, and without its exemption from sshd's penalties, which Debian 13 has."""
     exempt = {"ssh_hardening_penalty_exempt_networks": ["192.0.2.1"]}
     assert fleet.harden(**exempt).status == 0
@@ -56,7 +56,7 @@ def test_hardened_nodes_pass_and_nothing_is_held_against_this_machine(fleet: Fle
 
 
 def test_another_sshd_at_the_port_is_found_and_keeps_changes_from_being_confirmed(
-    fleet: Fleet, tmp_path: Path
+    fleet: Hardened, tmp_path: Path
 ) -> None:
     opened = {"firewall_rules": [EXPORTER]}
     assert fleet.harden(**opened).status == 0
@@ -81,14 +81,14 @@ def test_another_sshd_at_the_port_is_found_and_keeps_changes_from_being_confirme
 
 
 @pytest.mark.smoke
-def test_port_that_answers_over_ipv6_alone_is_found(fleet: Fleet, tmp_path: Path) -> None:
+def test_port_that_answers_over_ipv6_alone_is_found(fleet: Hardened, tmp_path: Path) -> None:
     fleet.side_door(f"{SERVICE} && {OPEN_OVER_IPV6}")
     try:
         for node, controls in seen(fleet, tmp_path).items():
             found = controls["outside/ports"]
             assert found["state"] == "fail"
             assert [change["name"] for change in found["changes"]] == [
-                f"tcp [{fleet.nodes[node]['address6']}]:8080"
+                f"tcp [{fleet.nodes[node].address6}]:8080"
             ]
     finally:
         fleet.side_door("systemctl stop unplanned; systemctl reload temper-firewall")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import re
 import runpy
@@ -10,6 +12,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 from ansible.errors import ExitCode
@@ -215,6 +218,20 @@ def test_an_interrupted_command_says_so(
     monkeypatch.setattr(doctor, "main", interrupted)
     assert main(["doctor"]) == 130
     assert capsys.readouterr().err == "temper doctor: interrupted\n"
+
+
+@each(
+    (OSError(28, "No space left on device", "re\x1b[2Jports"), False),
+    (RuntimeError("Symlink loop from 'x'"), True),
+)
+def test_status_1_says_only_that_a_node_is_bad(error: Exception, is_fault: bool) -> None:
+    said = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(said):
+        patch.setattr(doctor, "main", Mock(side_effect=error))
+        assert main(["doctor"]) == 2
+    assert "\x1b" not in said.getvalue()
+    assert str(error.args[-1 if is_fault else 1]) in said.getvalue()
+    assert ("Traceback" in said.getvalue()) is is_fault
 
 
 def test_the_doctor_speaks_before_it_has_read_the_inventory(

@@ -80,6 +80,19 @@ def test_no_answer_and_no_terminal_change_nothing(
     assert "--yes" in capsys.readouterr().err
 
 
+def test_ctrl_c_at_the_question_changes_nothing_and_says_so_once(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ask(_question: str) -> str:
+        capsys.readouterr()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("builtins.input", ask)
+    assert main(["uninstall"]) == 130
+    assert ["--check" in run for run in runs] == [True]
+    assert capsys.readouterr().err.strip() == "temper uninstall: interrupted; nothing was changed"
+
+
 def test_programs_are_not_asked_and_check_only_shows(runs: Runs) -> None:
     assert main(["uninstall", "--yes"]) == 0
     assert main(["uninstall", "--check", "--yes"]) == 0

@@ -237,6 +237,20 @@ def test_a_drift_of_a_node_that_nobody_checks_any_more_says_so(
     assert [line.split()[3:5] for line in unseen] == [["gone", "a/b,"]]
 
 
+def test_drifts_of_another_fleet_are_not_compared_with_the_newest_report(
+    reports: Path, settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    others = replace(settings, directory=tmp_path / "others" / "compliance", validations=tmp_path / "others")
+    _, folder = check([checked("other")], others, NOW + timedelta(days=1))
+    history = others.validations / HISTORY
+    assert command.main(["drifts", "--reports", str(reports), "--history", str(history)]) == 0
+    said = capsys.readouterr()
+    assert "other" in said.out
+    assert "newest report" not in said.out
+    for fact in (str((reports / "latest").resolve()), str(history), folder.name):
+        assert fact in said.err
+
+
 def test_verify_and_drifts_write_nothing_where_they_could(reports: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in reports.parent.rglob("*")}
     for name in ("verify", "drifts", "status"):

@@ -1,6 +1,7 @@
 """Slices as they run: real jobs of ansible-runner, started by ClusterShell on this machine."""
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -38,6 +39,7 @@ from temper.cli.fleet import (
     told,
     variables_again,
 )
+from temper.cli.main import main as temper
 from temper.fleet import identities
 from temper.fleet.bundle import python_version
 from temper.fleet.collected import Said
@@ -922,12 +924,30 @@ def test_who_goes_on_after_an_interrupt_is_told_with_what(
 ) -> None:
     reading = begun(cut_off, READING, "playbooks/compliance.yml")
 
-    def interrupted(_run: FleetRun) -> None:
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(FleetRun, "carry_out", interrupted)
-    assert main(["resume", reading]) == 130
-    assert f"temper fleet resume {reading} goes on." in capsys.readouterr().err
+    for words in (["resume", reading], ["abort", CUT_OFF]):
+        assert temper(["fleet", *words]) == 130
+        assert f"temper fleet {' '.join(words)} " in capsys.readouterr().err
+    monkeypatch.setattr("temper.plan.inventory.read", interrupted)
+    assert temper(["fleet", "run", "tune"]) == 130
+    assert "temper fleet resume" not in capsys.readouterr().err
+
+
+@pytest.mark.component
+def test_a_run_that_this_machine_ends_is_not_finished(
+    cut_off: Journal, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def disk_is_full(_run: FleetRun) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs\x1b[2J")
+
+    monkeypatch.setattr(FleetRun, "carry_out", disk_is_full)
+    assert main(["resume"]) == 3
+    said = capsys.readouterr().err
+    assert all(fact in said for fact in (os.strerror(errno.ENOSPC), f"temper fleet resume {CUT_OFF}"))
+    assert "\x1b" not in said
 
 
 @pytest.mark.component

@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 
 from pull.result import Control, Result
+from temper.cli.main import main
 from temper.fleet import pulled
 from temper.fleet.pulled import PulledNode, Standing, judge
 from tests.unit.each import each
@@ -258,9 +259,7 @@ def given(tmp_path: Path) -> list[str]:
 
 
 def command(words: list[str]) -> int:
-    parser = argparse.ArgumentParser()
-    pulled.add_arguments(parser)
-    return pulled.run(parser.parse_args(words))
+    return main(["fleet", "pulled", *words])
 
 
 @pytest.mark.component
@@ -281,7 +280,7 @@ def test_an_inventory_without_nodes_is_told(given: list[str], more: list[str]) -
 
 def test_a_folder_that_is_not_there_is_told(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert command(["/nonexistent", *given[1:]]) == 2
-    assert capsys.readouterr().err.startswith("/nonexistent: expected the folder of the nodes' results")
+    assert capsys.readouterr().err.startswith("temper fleet: /nonexistent: expected the folder of")
 
 
 def test_an_inventory_has_to_be_named(

@@ -19,7 +19,9 @@ import pytest
 import yaml
 
 from temper.base import ROOT
+from temper.base.nodes import READING
 from temper.cli import rollout as command
+from temper.cli.main import main as temper
 from temper.output.rollout import Terminal, line
 from temper.plan.inventory import InventoryError, groups_of
 from temper.plan.inventory import ansible as run_ansible
@@ -439,8 +441,9 @@ def test_ctrl_c_before_the_first_step_is_one_sentence(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "preflight", interrupted)
-    assert command.main(["plan", "-i", str(inventory), "--stack", STACK]) == 130
-    assert capsys.readouterr().err.splitlines()[-1].startswith("Interrupted.")
+    assert temper(["rollout", "plan", "-i", str(inventory), "--stack", STACK]) == 130
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if line != READING]
+    assert "temper rollout: interrupted; no node was changed" in said
 
 
 @pytest.mark.component
@@ -532,6 +535,23 @@ def test_nothing_begins_before_somebody_has_agreed_to_the_plan(
         assert store.inventory(1) == [str(Path("mine").resolve())]
     elif not terminal:
         assert "--yes" in capsys.readouterr().err
+
+
+def test_ctrl_c_at_the_question_says_once_that_nothing_was_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(_: str) -> str:
+        capsys.readouterr()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", ask)
+    monkeypatch.setattr(command, "groups_of", lambda _: {"node1": ["gpu_nodes"]})
+    preflight_leaves(monkeypatch, {"node1": document()})
+    words = ["rollout", "run", "-i", "mine", "--stack", STACK, "--folder", str(tmp_path)]
+    assert temper(words) == 130
+    assert capsys.readouterr().err.strip() == "temper rollout: interrupted; nothing was changed"
+    assert not (tmp_path / "rollouts.sqlite").exists()
 
 
 def test_a_roll_out_begins_when_somebody_has_agreed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
