@@ -24,6 +24,7 @@ from temper.cli import main as temper
 from temper.judge import proposal
 from temper.judge.proposal import ProposalError
 from tests.unit.each import each
+from tests.unit.needs import TORCH_PYTHON, needs_torch
 from tests.unit.validation.samples import gpu_xml, measurement, smi_xml
 from tests.unit.validation.scripted import ScriptedBackend
 from tests.waiting import wait_until
@@ -62,7 +63,6 @@ from validation.processes.pool import ROOT, Ending, ProcessOutcome
 from validation.run import burn_in
 
 #: A Python with torch, which the tests' own has not.
-PYTHON = os.environ.get("TEMPER_PAYLOAD_PYTHON")
 TORCH = Torch("2.13.0+cpu", None)
 
 
@@ -736,10 +736,10 @@ bench.setup.node.close()
 
 @pytest.mark.nightly
 @pytest.mark.component
-@pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
+@needs_torch
 def test_real_trials_measure_with_far_too_many_threads_and_with_workers() -> None:
     done = subprocess.run(
-        [str(PYTHON), "-c", REAL_TRIALS], capture_output=True, text=True, cwd=ROOT, timeout=300
+        [TORCH_PYTHON, "-c", REAL_TRIALS], capture_output=True, text=True, cwd=ROOT, timeout=300
     )
     assert done.returncode == 0, done.stderr
     rates = json.loads(done.stdout)
