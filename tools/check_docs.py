@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+from pathlib import Path
 
 from tools.documents import ROOT, write
 from validation.checks.check import Check, IdleNode, total
@@ -80,8 +81,11 @@ def specs(text: str) -> str:
     )
 
 
-FILES = {PAGE: page, SPECS: specs}
+def documents() -> dict[Path, str]:
+    """Return the content of each file that has a part made from the checks."""
+    files = {PAGE: page, SPECS: specs}
+    return {path: made(path.read_text(encoding="utf-8")) for path, made in files.items()}
 
 
 if __name__ == "__main__":
-    sys.exit(write({path: made(path.read_text(encoding="utf-8")) for path, made in FILES.items()}))
+    sys.exit(write(documents()))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 from temper.plan.os_controls import BEFORE, PROFILES, references, settings_of, waiver_of
@@ -246,8 +247,10 @@ def named(words: list[str]) -> str:
     return ", ".join(f"`{word}`" for word in words)
 
 
-PAGES = {PAGE: page, RULES_PAGE: rules_page}
+def documents() -> dict[Path, str]:
+    """Return the content of each page."""
+    return {PAGE: page(), RULES_PAGE: rules_page()}
 
 
 if __name__ == "__main__":
-    sys.exit(write({path: made() for path, made in PAGES.items()}))
+    sys.exit(write(documents()))

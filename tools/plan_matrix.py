@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from temper.plan.facts import NodeFacts
@@ -220,5 +221,10 @@ def page() -> str:
     )
 
 
+def documents() -> dict[Path, str]:
+    """Return the content of the page."""
+    return {PAGE: page()}
+
+
 if __name__ == "__main__":
-    sys.exit(write({PAGE: page()}))
+    sys.exit(write(documents()))

@@ -2,7 +2,7 @@
 
     python3 -m tools.schemas    write the files and say what changed
 
-tests/unit/test_schemas.py fails when a file is not what this would write.
+tests/unit/test_documentation.py fails when a file is not what this would write.
 """
 
 from __future__ import annotations

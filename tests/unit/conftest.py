@@ -79,8 +79,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @functools.cache
 def _needs_torch(path: Path) -> bool:
-    text = path.read_text(encoding="utf-8")
-    return "TEMPER_PAYLOAD_PYTHON" in text or "test_torch import" in text
+    return "needs_torch" in path.read_text(encoding="utf-8")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,6 +5,10 @@ import shutil
 
 import pytest
 
+#: A Python with torch, which Temper's own environment does not have.
+TORCH_PYTHON = os.environ.get("TEMPER_PAYLOAD_PYTHON", "")
+needs_torch = pytest.mark.skipif(not TORCH_PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
+
 
 def root_and(*programs: str) -> pytest.MarkDecorator:
     """Return a mark that skips tests where we are not root, or where a program is not installed."""

@@ -1,17 +1,12 @@
 """The bench of the payload, with shapes that take no time: on a GPU it is started by tools/record_gpu.py."""
 
-import os
-
 import pytest
 
 from tests.bench.payload import ALL_REDUCE, COPY, MATMUL, OPERATION, run
+from tests.unit.needs import TORCH_PYTHON, needs_torch
 
-PYTHON = os.environ.get("TEMPER_PAYLOAD_PYTHON")
 ROUNDS = 2
-pytestmark = [
-    pytest.mark.component,
-    pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch"),
-]
+pytestmark = [pytest.mark.component, needs_torch]
 
 
 @pytest.mark.parametrize(
@@ -25,13 +20,13 @@ pytestmark = [
 )
 def test_operation_is_timed_on_both_sides(operation: str) -> None:
     program = OPERATION.format(device="cpu", rounds=ROUNDS, operation=operation, warm_up_s=0)
-    (pairs,) = run(str(PYTHON), program, [[]])
+    (pairs,) = run(TORCH_PYTHON, program, [[]])
     assert [[len(times) for times in sides] for sides in pairs] == [[5, 5]] * ROUNDS
 
 
 @pytest.mark.nightly
 def test_all_reduce_is_timed_on_both_ranks(tmp_path: object) -> None:
     program = ALL_REDUCE.format(size_bytes=4096, rounds=ROUNDS)
-    ranks = run(str(PYTHON), program, [[rank, f"{tmp_path}/store"] for rank in ("0", "1")])
+    ranks = run(TORCH_PYTHON, program, [[rank, f"{tmp_path}/store"] for rank in ("0", "1")])
     counted = [[[len(times) for times in sides] for sides in pairs] for pairs in ranks]
     assert counted == [[[5, 5]] * ROUNDS] * 2

@@ -56,11 +56,6 @@ def test_a_link_to_another_folder_is_left_alone(checkout: Path, commands: Comman
     assert (other / "bin").is_dir()
 
 
-def test_environment_is_made_from_nothing(commands: Commands) -> None:
-    bootstrap.make_environment("dev")
-    assert steps(commands) == ["venv", "dev.txt"]
-
-
 def test_an_environment_of_an_earlier_release_gets_the_command(checkout: Path, commands: Commands) -> None:
     bootstrap.make_environment("controller")
     bootstrap.COMMAND.unlink()

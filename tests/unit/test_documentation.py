@@ -1,5 +1,6 @@
 """The roles' interface and its documentation agree: argument specs, defaults, names and READMEs."""
 
+import importlib
 import re
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,16 @@ import pytest
 
 from tests.unit import prose
 from tests.unit.each import each
-from tools import role_files
+from tools import role_files, schemas
 
 ROLES = sorted(path for path in role_files.ROLES.iterdir() if path.is_dir())
 CHECKOUT = role_files.ROLES.parent
-DOCUMENTS = role_files.documents()
+RECIPE = (CHECKOUT / "Makefile").read_text().partition("\ndocs:")[2].partition("\n\n")[0]
+DOCUMENTS = {
+    path: text
+    for generator in re.findall(r"-m (tools\.\w+)", RECIPE)
+    for path, text in importlib.import_module(generator).documents().items()
+}
 PAGES = sorted(
     page
     for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "roles/*/*.md")
@@ -38,6 +44,10 @@ def main_options(role: Path) -> dict[str, Any]:
 @each(*DOCUMENTS)
 def test_file_is_what_make_docs_writes(path: Path) -> None:
     assert path.read_text() == DOCUMENTS[path], "out of date: run `make docs`"
+
+
+def test_no_other_schema_of_the_payload_is_left() -> None:
+    assert set(schemas.VALIDATION.iterdir()) <= set(DOCUMENTS)
 
 
 @each_role

@@ -279,12 +279,26 @@ def test_a_gpu_without_application_clocks_keeps_its_own_and_says_so(
 # ---------------------------------------------------------------- what the driver forgets
 
 
-def test_a_lock_that_was_reset_by_hand_is_set_again(driver: Driver) -> None:
+@pytest.mark.parametrize(
+    ("since", "setters"),
+    [
+        ({"clocks__current__graphics": "1980"}, ["0 -lgc 1410,1410"]),
+        # The note of a lock is worth nothing without persistence, or of another GPU.
+        (
+            {"persistence_mode": "Disabled", "clocks__current__graphics": "345"},
+            ["0 -pm 1", "0 -lgc 1410,1410"],
+        ),
+        ({"uuid": "GPU-of-the-spare-part"}, ["0 -lgc 1410,1410"]),
+    ],
+)
+def test_a_lock_that_is_no_longer_in_force_is_set_again(
+    driver: Driver, since: dict[str, str], setters: list[str]
+) -> None:
     settle(wish({"graphics": 1410}))
     driver.setters()
-    driver.change_gpu(0, clocks__current__graphics="1980")
-    assert settle(wish({"graphics": 1410}))[NAME] == {"graphics clock": "1980 -> 1410 MHz"}
-    assert driver.setters() == ["0 -lgc 1410,1410"]
+    driver.change_gpu(0, **since)
+    settle(wish({"graphics": 1410}))
+    assert driver.setters() == setters
 
 
 @pytest.mark.parametrize("clock", ["345", "1410", "1425", "[N/A]"])
@@ -292,14 +306,8 @@ def test_a_clock_at_or_below_the_lock_is_no_deviation(driver: Driver, clock: str
     settle(wish({"graphics": 1410}))
     driver.change_gpu(0, clocks__current__graphics=clock)
     assert settle(wish({"graphics": 1410})) == {}
-
-
-def test_without_persistence_the_note_of_a_lock_is_not_trusted(driver: Driver) -> None:
-    settle(wish({"graphics": 1410}))
-    driver.setters()
-    driver.change_gpu(0, persistence_mode="Disabled", clocks__current__graphics="345")
-    settle(wish({"graphics": 1410}))
-    assert driver.setters() == ["0 -pm 1", "0 -lgc 1410,1410"]
+    driver.change_gpu(0, clocks__current__graphics="1980")
+    assert settle(wish({"graphics": 1410}))[NAME] == {"graphics clock": "1980 -> 1410 MHz"}
 
 
 def test_a_note_that_cannot_be_read_is_none(driver: Driver) -> None:
@@ -309,14 +317,6 @@ def test_a_note_that_cannot_be_read_is_none(driver: Driver) -> None:
         gpu_settings.RECORD.write_text(text)
         settle(wish({"graphics": 1410}))
         assert driver.setters() == ["0 -lgc 1410,1410"], text
-
-
-def test_a_gpu_is_known_by_its_uuid(driver: Driver) -> None:
-    settle(wish({"graphics": 1410}))
-    driver.setters()
-    driver.change_gpu(0, uuid="GPU-of-the-spare-part")
-    settle(wish({"graphics": 1410}))
-    assert driver.setters() == ["0 -lgc 1410,1410"]
 
 
 # ---------------------------------------------------------------- what a GPU refuses

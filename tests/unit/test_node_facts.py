@@ -694,41 +694,35 @@ def test_where_apt_has_fetched_no_list_the_simulation_tells_of_the_headers(root:
 # ---------------------------------------------------------------- the driver
 
 
-def test_a_bare_node_has_no_driver(root: Root, program: Any) -> None:
-    assert loaded_state.nvidia_state(root.path, [RELEASE], signers=False) == {
-        "loaded_version": None,
-        "userspace_version": None,
-        "vgpu_software": False,
-        "modules": {RELEASE: None},
-        "nouveau_loaded": False,
-        "counters_restricted": None,
-        "compute_processes": [],
-        "smi_error": None,
-    }
+BARE: dict[str, object] = {
+    "loaded_version": None,
+    "userspace_version": None,
+    "vgpu_software": False,
+    "modules": {RELEASE: None},
+    "nouveau_loaded": False,
+    "counters_restricted": None,
+    "compute_processes": [],
+    "smi_error": None,
+}
 
 
-@pytest.mark.parametrize("name", ["gridd.conf", "gridd.conf.template"])
-def test_vgpu_software_is_known_by_the_settings_of_its_licence_client(
-    name: str, root: Root, program: Any
+@pytest.mark.parametrize(
+    ("path", "text", "said"),
+    [
+        ("etc/hostname", "bare\n", {}),
+        ("etc/nvidia/gridd.conf", "FeatureType=0\n", {"vgpu_software": True}),
+        ("etc/nvidia/gridd.conf.template", "FeatureType=0\n", {"vgpu_software": True}),
+        ("sys/module/nvidia/version", "580.126.09\n", {"loaded_version": "580.126.09"}),
+        ("sys/module/nouveau/initstate", "live\n", {"nouveau_loaded": True}),
+        ("proc/driver/nvidia/params", "A: 1\nRmProfilingAdminOnly: 1\n", {"counters_restricted": True}),
+        ("proc/driver/nvidia/params", "A: 1\nRmProfilingAdminOnly: 0\n", {"counters_restricted": False}),
+    ],
+)
+def test_files_say_which_driver_there_is(
+    path: str, text: str, said: dict[str, object], root: Root, program: Any
 ) -> None:
-    root.write(f"etc/nvidia/{name}", "FeatureType=0\n")
-    assert loaded_state.nvidia_state(root.path, [], signers=False)["vgpu_software"]
-
-
-def test_the_loaded_driver_is_the_one_in_sysfs(root: Root, program: Any) -> None:
-    root.write("sys/module/nvidia/version", "580.126.09\n")
-    (root.path / "sys/module/nouveau").mkdir()
-    state = loaded_state.nvidia_state(root.path, [], signers=False)
-    assert (state["loaded_version"], state["nouveau_loaded"]) == ("580.126.09", True)
-
-
-@pytest.mark.parametrize(("flag", "restricted"), [("1", True), ("0", False)])
-def test_the_driver_says_who_may_read_its_counters(
-    flag: str, restricted: bool, root: Root, program: Any
-) -> None:
-    root.write("proc/driver/nvidia/params", f"EnableMSI: 1\nRmProfilingAdminOnly: {flag}\n")
-    state = loaded_state.nvidia_state(root.path, [], signers=False)
-    assert state["counters_restricted"] is restricted
+    root.write(path, text)
+    assert loaded_state.nvidia_state(root.path, [RELEASE], signers=False) == BARE | said
 
 
 @pytest.mark.component

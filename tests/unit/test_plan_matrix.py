@@ -116,7 +116,3 @@ def test_each_gpu_gets_on_each_system_what_the_rules_allow(section: plan_matrix.
         for case in cases
     }
     assert found == {(case.hardware.name, case.system): expected(case) for case in cases}
-
-
-def test_the_page_is_what_the_plans_are() -> None:
-    assert plan_matrix.PAGE.read_text(encoding="utf-8") == plan_matrix.page(), "out of date: run `make docs`"

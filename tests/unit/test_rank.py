@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from ansible.module_utils.temper import rank
 
+from tests.unit.needs import TORCH_PYTHON, needs_torch
 from tests.unit.rollout.slurm_cluster import programs
 from tests.unit.test_slurm_takes_gpus import Cluster, cluster
 
@@ -25,7 +26,6 @@ pytestmark = pytest.mark.component
 __all__ = ["cluster"]
 
 PROGRAM = Path(__file__).resolve().parents[2] / "module_utils/temper/rank.py"
-PYTHON = os.environ.get("TEMPER_PAYLOAD_PYTHON")
 HERE = sorted(os.sched_getaffinity(0))
 two_cpus = pytest.mark.skipif(len(HERE) < 2, reason="one CPU leaves nothing to choose from")
 SHOW = (
@@ -300,13 +300,12 @@ def torchrun(machine: Machine, *command: str, **given: str) -> str:
     """What two ranks of a real torchrun print."""
     words = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--no-python", *command]
     done = subprocess.run(
-        [str(PYTHON), *words], env=machine.environment(**given), capture_output=True, text=True, timeout=300
+        [TORCH_PYTHON, *words], env=machine.environment(**given), capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-needs_torch = pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
 ALL_REDUCE = """
 import os, torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -322,7 +321,7 @@ print(f"{sorted(os.sched_getaffinity(0))} {total.item()}\\n", end="")
 @needs_torch
 def test_ranks_of_torchrun_reduce_each_on_its_own_cpus(machine: Machine) -> None:
     machine.gpus(str(HERE[0]), str(HERE[1]))
-    shown = torchrun(machine, "temper-rank", str(PYTHON), "-c", ALL_REDUCE)
+    shown = torchrun(machine, "temper-rank", TORCH_PYTHON, "-c", ALL_REDUCE)
     total = HERE[0] + HERE[1] + 2
     assert sorted(shown.splitlines()) == sorted(f"[{cpu}] {total}" for cpu in HERE[:2])
 

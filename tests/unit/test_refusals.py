@@ -12,7 +12,6 @@ from temper.plan.refusals import CatalogueError, Refusal, advice, facts_of, refu
 from tests.unit.each import each
 from tests.unit.planning_nodes import node, plan
 from tests.unit.tables import ROOT
-from tools import refusal_docs
 from validation.model.contract import ContractError
 
 SECTIONS = {"refusal": "refusals", "advice": "remedies"}
@@ -119,8 +118,3 @@ def test_a_fact_takes_more_refusals() -> None:
 def test_a_node_without_a_plan_has_a_code() -> None:
     (one,) = FleetPlan.from_dict({"gpu01": None}).documents["gpu01"]["refusals"]
     assert one["code"] == "plan-missing"
-
-
-@each(*refusal_docs.documents())
-def test_the_page_is_current(path: Any) -> None:
-    assert path.read_text() == refusal_docs.documents()[path], "run: make docs"

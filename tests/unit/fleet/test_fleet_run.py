@@ -396,57 +396,52 @@ def test_a_signal_does_not_end_what_gives_the_nodes_back(
 
 
 @pytest.mark.component
-def test_a_slice_that_says_something_else_is_lost_and_the_run_goes_on(
-    playbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("command", "limits", "words"),
+    [
+        ("for i in $(seq 2000); do echo welcome; done", {}, "is no run of Ansible"),
+        ("echo '{\"zipfile\": 4}'; echo AAAA", {}, "is no run of Ansible"),
+        ("echo 5", {}, "is no run of Ansible"),
+        ("printf '\\000\\000\\000\\000\\n'", {}, "is no run of Ansible"),
+        (
+            "tr '\\0' x < /dev/zero",
+            {"stream.MOST_BYTES": 1 << 20, "stream.MOST_BYTES_A_NODE": 0},
+            "a line without an end",
+        ),
+        (
+            'while :; do echo \'{"event": "keepalive"}\'; sleep 0.1; done',
+            {"run.LONGEST_S": 1.0},
+            "has not ended within",
+        ),
+    ],
+    ids=["text", "no zip", "a number", "zeros", "a line without an end", "signs of life for ever"],
+)
+def test_a_slice_that_sends_something_else_is_lost_with_the_reason_and_the_run_goes_on(
+    command: str,
+    limits: dict[str, float],
+    words: str,
+    playbook: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("temper.fleet.run._command", lambda *_: "for i in $(seq 2000); do echo welcome; done")
+    monkeypatch.setattr("temper.fleet.run._command", lambda *_: command)
+    for name, value in {"run.LOOK_S": 0.2, **limits}.items():
+        monkeypatch.setattr(f"temper.fleet.{name}", value)
     run = carried_out(tmp_path, job(playbook))
     assert set(run.board.left) == set(NODES)
+    assert all(words in reason for reason in run.board.left.values())
     assert not run.board.outcomes
 
 
-@pytest.mark.component
-@pytest.mark.parametrize("said", ['{"zipfile": 4}\\nAAAA', "5", "\\000\\000\\000\\000"])
-def test_what_a_slice_sends_that_cannot_be_read_is_its_reason(
-    said: str, playbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("temper.fleet.run._command", lambda *_: f"printf '{said}\\n'")
-    run = carried_out(tmp_path, job(playbook))
-    assert set(run.board.left) == set(NODES)
-    assert all("is no run of Ansible" in reason for reason in run.board.left.values())
-
-
-@pytest.mark.component
-def test_a_line_without_an_end_ends_its_slice(
-    playbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("temper.fleet.run._command", lambda *_: "tr '\\0' x < /dev/zero")
-    monkeypatch.setattr("temper.fleet.run.LOOK_S", 0.2)
-    monkeypatch.setattr("temper.fleet.stream.MOST_BYTES", 1 << 20)
-    monkeypatch.setattr("temper.fleet.stream.MOST_BYTES_A_NODE", 0)
-    run = carried_out(tmp_path, job(playbook), size=4)
-    assert all("a line without an end" in reason for reason in run.board.left.values())
-
-
-@pytest.mark.component
-def test_a_slice_that_gives_signs_of_life_for_ever_is_ended(
-    playbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alive = """while :; do echo '{"event": "keepalive"}'; sleep 0.1; done"""
-    monkeypatch.setattr("temper.fleet.run._command", lambda *_: alive)
-    monkeypatch.setattr("temper.fleet.run.LOOK_S", 0.2)
-    monkeypatch.setattr("temper.fleet.run.LONGEST_S", 1.0)
-    run = carried_out(tmp_path, job(playbook), size=4)
-    assert all("has not ended within" in reason for reason in run.board.left.values())
-
-
-def with_ssh(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this script take the place of ssh; its last argument is the command."""
+def helped(script: str, playbook: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> FleetRun:
+    """Run slices on a helper; this script takes the place of ssh, and its last argument is the command."""
     (folder / "bin").mkdir()
     ssh = folder / "bin" / "ssh"
     ssh.write_text(f"#!/bin/sh\n{script}\n")
     ssh.chmod(0o755)
     monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr("temper.fleet.run.bundle", lambda: ("bundle-0", b"content"))
+    return carried_out(folder, job(playbook), places=[Place("ctl1", 2)])
 
 
 @pytest.mark.component
@@ -455,9 +450,7 @@ def test_a_greeting_of_a_helper_is_not_taken_for_its_python(
 ) -> None:
     """A banner of sshd, or a warning of ssh, as of a key exchange that is not what it recommends."""
     answer = f"echo Authorized use only. >&2; echo {python_version()}; echo present"
-    with_ssh(answer, tmp_path, monkeypatch)
-    monkeypatch.setattr("temper.fleet.run.bundle", lambda: ("bundle-0", b"content"))
-    run = carried_out(tmp_path, job(playbook), places=[Place("ctl1", 2)])
+    run = helped(answer, playbook, tmp_path, monkeypatch)
     # It gets slices, of which this one here can make nothing.
     assert all("expected Python" not in reason for reason in run.board.left.values())
 
@@ -470,9 +463,7 @@ def test_a_helper_whose_disk_is_full_keeps_no_half_of_a_bundle_and_says_so_in_on
     home.mkdir()
     tar = "tar() { touch half; for i in $(seq 9000); do echo no space left; done; return 2; }"
     script = f'for last; do :; done; cd {home}; export HOME={home} XDG_CACHE_HOME=; {tar}; eval "$last"'
-    with_ssh(script, tmp_path, monkeypatch)
-    monkeypatch.setattr("temper.fleet.run.bundle", lambda: ("bundle-0", b"content"))
-    run = carried_out(tmp_path, job(playbook), places=[Place("ctl1", 2)])
+    run = helped(script, playbook, tmp_path, monkeypatch)
     (reason,) = set(run.board.left.values())
     assert "ctl1: it could not be given what it needs: no space left" in reason
     assert len(reason) < 200
@@ -483,10 +474,8 @@ def test_a_helper_whose_disk_is_full_keeps_no_half_of_a_bundle_and_says_so_in_on
 def test_a_helper_that_does_not_answer_gets_no_slice(
     playbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_ssh("exec sleep 600", tmp_path, monkeypatch)
     monkeypatch.setattr("temper.fleet.run.SILENCE_S", 0.5)
-    monkeypatch.setattr("temper.fleet.run.bundle", lambda: ("bundle-0", b"content"))
-    run = carried_out(tmp_path, job(playbook), places=[Place("ctl1", 2)])
+    run = helped("exec sleep 600", playbook, tmp_path, monkeypatch)
     assert set(run.board.left) == set(NODES)
     assert all("ctl1" in reason for reason in run.board.left.values())
 

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import itertools
 import json
 import stat
 import warnings
@@ -139,25 +140,18 @@ def test_an_evil_archive_writes_nothing_outside_of_its_folder(evil: bytes, tmp_p
     assert not [path for path in (tmp_path / "folder").rglob("*") if path.is_symlink()]
 
 
-def test_an_archive_that_unpacks_to_much_more_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "lines",
+    [sent(packed(("stdout", b"0" * 10_000_000))), itertools.repeat(b'{"event": "keepalive"}')],
+    ids=["an archive that unpacks to much more", "a stream without an end"],
+)
+def test_what_is_more_than_a_slice_can_have_is_refused(
+    lines: Iterable[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "MOST_BYTES", 100_000)
     monkeypatch.setattr(stream, "MOST_BYTES_A_NODE", 0)
     with pytest.raises(StreamError, match="more than a slice"):
-        received(tmp_path / "folder", sent(packed(("stdout", b"0" * 10_000_000))))
-
-
-def test_a_stream_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "MOST_BYTES", 100_000)
-    monkeypatch.setattr(stream, "MOST_BYTES_A_NODE", 0)
-
-    def endless() -> Iterable[bytes]:
-        while True:
-            yield b'{"event": "keepalive"}'
-
-    with pytest.raises(StreamError, match="more than a slice"):
-        received(tmp_path / "folder", endless())
+        received(tmp_path / "folder", lines)
 
 
 @each(

@@ -157,16 +157,25 @@ def test_confirmation_after_the_undo_says_what_happened(node: Node) -> None:
         node.change.confirm(None)
 
 
-def test_failing_change_is_undone_at_once(node: Node) -> None:
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (CommandError("sshd does not come back"), "because it failed: sshd does not come back"),
+        # As fail_json does, which file helpers call on a full disk.
+        (SystemExit(1), "because it was broken off"),
+    ],
+)
+def test_failing_change_is_undone_at_once(node: Node, error: BaseException, why: str) -> None:
     def fail() -> None:
         with node.change.armed([node.file], [], 60, LOGIN):
             node.file.write_text("half")
-            raise CommandError("sshd does not come back")
+            raise error
 
-    with pytest.raises(CommandError):
+    with pytest.raises(type(error)):
         fail()
     assert node.file.read_text() == "before"
-    assert "because it failed: sshd does not come back" in (node.change.past_rollback() or "")
+    assert not node.change.pending
+    assert why in (node.change.past_rollback() or "")
 
 
 def test_file_that_nobody_may_replace_leaves_no_change_open(node: Node) -> None:
@@ -182,20 +191,6 @@ def test_file_that_nobody_may_replace_leaves_no_change_open(node: Node) -> None:
         subprocess.run(["chattr", "-i", str(node.file)], check=True)
     assert not node.change.pending
     assert [path.name for path in node.file.parent.glob("drop-in*")] == ["drop-in.conf"]
-
-
-def test_module_that_ends_itself_while_it_applies_is_undone_at_once(node: Node) -> None:
-    """As fail_json does, which file helpers call on a full disk."""
-
-    def end() -> None:
-        with node.change.armed([node.file], [], 60, LOGIN):
-            node.file.write_text("half")
-            raise SystemExit(1)
-
-    with pytest.raises(SystemExit):
-        end()
-    assert node.file.read_text() == "before"
-    assert not node.change.pending
 
 
 def test_nothing_is_changed_where_no_timer_starts(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,13 +282,6 @@ def test_timer_tries_again_until_it_can_restore(node: Node, timers: list[str]) -
     by_timer(timers)  # and ends well where nothing is left to do
 
 
-def test_boot_unit_undoes_what_is_pending(node: Node) -> None:
-    node.apply("after")
-    by_boot_unit(node)
-    assert node.file.read_text() == "before"
-    assert (node.units / "sysinit.target.wants" / commit_confirm.BOOT_UNIT).is_symlink()
-
-
 @pytest.mark.parametrize("trigger", ["timer", "boot", "module"])
 def test_undo_needs_no_file_system_that_programs_run_from(
     node: Node, timers: list[str], trigger: str
@@ -304,6 +292,7 @@ def test_undo_needs_no_file_system_that_programs_run_from(
     if trigger == "timer":
         by_timer(timers)
     elif trigger == "boot":
+        assert (node.units / "sysinit.target.wants" / commit_confirm.BOOT_UNIT).is_symlink()
         by_boot_unit(node)
     else:
         node.change.undo("somebody asked for it")

@@ -27,22 +27,12 @@ def values(host: Path) -> list[int]:
     return [int((host / key).read_text()) for key in (FORWARDING, INOTIFY)]
 
 
-def test_settings_are_raised_and_put_back(host: Path) -> None:
-    host_settings.apply()
-    raised = values(host)
-
+@pytest.mark.parametrize("labs", [1, 2])
+def test_settings_are_raised_and_put_back(host: Path, labs: int) -> None:
+    for _ in range(labs):
+        host_settings.apply()
+        assert values(host) == [1, 8192]
     host_settings.restore()
-
-    assert raised == [1, 8192]
-    assert values(host) == [0, 128]
-
-
-def test_second_lab_does_not_take_the_first_labs_settings_for_the_hosts(host: Path) -> None:
-    host_settings.apply()
-    host_settings.apply()
-
-    host_settings.restore()
-
     assert values(host) == [0, 128]
 
 

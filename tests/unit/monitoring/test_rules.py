@@ -80,11 +80,6 @@ def evaluate(tests: list[dict[str, Any]], folder: Path, every_minutes: int = 5) 
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
 
 
-@each(*alert_rules.documents())
-def test_what_is_made_of_the_data_is_current(path: Path) -> None:
-    assert path.read_text() == alert_rules.documents()[path], "run: make docs"
-
-
 @pytest.mark.component
 def test_promtool_accepts_all_rules() -> None:
     checked = programs.run("promtool", "check", "rules", "--lint=all", "--lint-fatal", *alert_rules.rules())

@@ -24,6 +24,7 @@ from temper.cli import main as temper
 from temper.judge import proposal
 from temper.judge.proposal import ProposalError
 from tests.unit.each import each
+from tests.unit.needs import TORCH_PYTHON, needs_torch
 from tests.unit.validation.samples import gpu_xml, measurement, smi_xml
 from tests.unit.validation.scripted import ScriptedBackend
 from tests.waiting import wait_until
@@ -62,7 +63,6 @@ from validation.processes.pool import ROOT, Ending, ProcessOutcome
 from validation.run import burn_in
 
 #: A Python with torch, which the tests' own has not.
-PYTHON = os.environ.get("TEMPER_PAYLOAD_PYTHON")
 TORCH = Torch("2.13.0+cpu", None)
 
 
@@ -139,8 +139,14 @@ def disk(tmp_path: Path) -> Path:
     return root
 
 
-def test_read_ahead_of_a_partition_is_that_of_its_disk(disk: Path, tmp_path: Path) -> None:
-    assert read_ahead_file(tmp_path, disk) == disk / "sys/devices/sda/queue/read_ahead_kb"
+@pytest.fixture
+def ahead(disk: Path) -> Path:
+    """The read-ahead of that disk."""
+    return disk / "sys/devices/sda/queue/read_ahead_kb"
+
+
+def test_read_ahead_of_a_partition_is_that_of_its_disk(disk: Path, ahead: Path, tmp_path: Path) -> None:
+    assert read_ahead_file(tmp_path, disk) == ahead
 
 
 def test_a_file_system_with_a_number_of_its_own_has_its_own_read_ahead(disk: Path, tmp_path: Path) -> None:
@@ -308,38 +314,37 @@ def test_how_long_a_search_takes_is_said_before_and_after_the_first_trial(
 
 @pytest.mark.component
 def test_trials_of_a_search_set_what_they_try_and_end_with_what_was_there(
-    monkeypatch: pytest.MonkeyPatch, disk: Path, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, disk: Path, ahead: Path, tmp_path: Path
 ) -> None:
     """The faster disk of this test is the one whose read-ahead is 1024."""
-    file = disk / "sys/devices/sda/queue/read_ahead_kb"
     setup = dataclasses.replace(setup_of(storage=tmp_path), root=disk)
     knobs, _ = chosen(setup, ("read_ahead_kb",))
 
     def run(requests: list[Request], _budget_s: float, **_: Any) -> list[ProcessOutcome]:
-        rate = 2.0 if file.read_text() == "1024" else 1.0
+        rate = 2.0 if ahead.read_text() == "1024" else 1.0
         return Answers(measured(rate, "storage_read_one_thread_gb_s"))(requests, 1.0)
 
     monkeypatch.setattr(trials, "run_children", run)
     journal = tmp_path / "journal.json"
     with Changes(journal) as changes:
-        changes.allow(file, knobs[0].candidates)
+        changes.allow(ahead, knobs[0].candidates)
         decision = drive(knobs, 1, Bench(setup, changes, tmp_path), lambda _: None)
         assert journal.exists()
     assert decision.knobs[0].kept == "1024"
-    assert file.read_text() == "128"
+    assert ahead.read_text() == "128"
     assert not journal.exists()
 
 
 @pytest.mark.component
-def test_what_is_changed_is_on_disk_before(disk: Path, tmp_path: Path) -> None:
-    file, journal = disk / "sys/devices/sda/queue/read_ahead_kb", tmp_path / "journal.json"
+def test_what_is_changed_is_on_disk_before(ahead: Path, tmp_path: Path) -> None:
+    journal = tmp_path / "journal.json"
     with Changes(journal) as changes:
-        changes.allow(file, ("512",))
+        changes.allow(ahead, ("512",))
         noted = loads(Journal, journal.read_bytes())
-        assert [(one.path, one.before, one.ours) for one in noted.changes] == [(str(file), "128", ("512",))]
-        assert file.read_text().strip() == "128"
+        assert [(one.path, one.before, one.ours) for one in noted.changes] == [(str(ahead), "128", ("512",))]
+        assert ahead.read_text().strip() == "128"
         with pytest.raises(ChangeError, match="not noted"):
-            changes.set(file, "777")
+            changes.set(ahead, "777")
 
 
 def test_a_gpu_at_work_is_refused_and_its_user_named() -> None:
@@ -397,43 +402,42 @@ def holder(journal: Path, file: Path) -> Iterator[tuple[subprocess.Popen[str], i
 
 
 @pytest.mark.component
-def test_kill_9_restores_what_trials_have_set(disk: Path, tmp_path: Path) -> None:
-    file, journal = disk / "sys/devices/sda/queue/read_ahead_kb", tmp_path / "journal.json"
-    with holder(journal, file) as (process, _guard):
-        assert file.read_text() == "512"
+def test_kill_9_restores_what_trials_have_set(ahead: Path, tmp_path: Path) -> None:
+    journal = tmp_path / "journal.json"
+    with holder(journal, ahead) as (process, _guard):
+        assert ahead.read_text() == "512"
         process.kill()
         process.wait()
         wait_until(lambda: not journal.exists(), "the guard restores")
-        assert file.read_text() == "128"
+        assert ahead.read_text() == "128"
 
 
 @pytest.mark.component
 def test_the_guard_waits_for_the_lock_of_the_program_that_was_killed(
-    disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ahead: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = disk / "sys/devices/sda/queue/read_ahead_kb"
-    path = noted(tmp_path, file)
-    file.write_text("512")
+    path = noted(tmp_path, ahead)
+    ahead.write_text("512")
     holding = contextlib.ExitStack()
     holding.enter_context(burn_in.locked(path))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(time, "sleep", lambda _: holding.close())
     journals.guard(str(path))
-    assert file.read_text() == "128"
+    assert ahead.read_text() == "128"
     assert not path.exists()
 
 
 @pytest.mark.component
-def test_the_next_start_restores_where_the_guard_was_killed_too(disk: Path, tmp_path: Path) -> None:
-    file, journal = disk / "sys/devices/sda/queue/read_ahead_kb", tmp_path / "journal.json"
-    with holder(journal, file) as (process, guard):
+def test_the_next_start_restores_where_the_guard_was_killed_too(ahead: Path, tmp_path: Path) -> None:
+    journal = tmp_path / "journal.json"
+    with holder(journal, ahead) as (process, guard):
         os.kill(guard, signal.SIGKILL)
         process.kill()
         process.wait()
-    assert file.read_text() == "512"
+    assert ahead.read_text() == "512"
     assert main.main(["autotune", "--restore", "--journal", str(journal)]) == 0
-    assert file.read_text() == "128"
+    assert ahead.read_text() == "128"
     assert not journal.exists()
 
 
@@ -448,59 +452,44 @@ def noted(tmp_path: Path, file: Path, **changes: Any) -> Path:
 
 
 @pytest.mark.component
-def test_after_a_reboot_there_is_nothing_to_restore(disk: Path, tmp_path: Path) -> None:
-    file = disk / "sys/devices/sda/queue/read_ahead_kb"
-    journal = noted(tmp_path, file, boot="another")
-    file.write_text("512")
+def test_after_a_reboot_there_is_nothing_to_restore(ahead: Path, tmp_path: Path) -> None:
+    journal = noted(tmp_path, ahead, boot="another")
+    ahead.write_text("512")
     assert restore(journal) == []
-    assert file.read_text() == "512"
+    assert ahead.read_text() == "512"
     assert not journal.exists()
 
 
 @pytest.mark.component
-def test_what_somebody_has_set_since_is_left(disk: Path, tmp_path: Path) -> None:
-    file = disk / "sys/devices/sda/queue/read_ahead_kb"
-    journal = noted(tmp_path, file)
-    file.write_text("2048")
+def test_what_somebody_has_set_since_is_left(ahead: Path, tmp_path: Path) -> None:
+    journal = noted(tmp_path, ahead)
+    ahead.write_text("2048")
     (said,) = restore(journal)
     assert "2048" in said
-    assert file.read_text() == "2048"
+    assert ahead.read_text() == "2048"
 
 
 @pytest.mark.component
-def test_a_value_of_a_disk_that_is_gone_needs_nothing(disk: Path, tmp_path: Path) -> None:
-    file = disk / "sys/devices/sda/queue/read_ahead_kb"
-    journal = noted(tmp_path, file)
-    file.unlink()
+def test_a_value_of_a_disk_that_is_gone_needs_nothing(ahead: Path, tmp_path: Path) -> None:
+    journal = noted(tmp_path, ahead)
+    ahead.unlink()
     (said,) = restore(journal)
     assert "gone" in said
     assert not journal.exists()
 
 
 @pytest.mark.component
-def test_a_value_that_cannot_be_read_stays_in_the_journal(disk: Path, tmp_path: Path) -> None:
-    file = disk / "sys/devices/sda/queue/read_ahead_kb"
-    journal = noted(tmp_path, file)
-    file.unlink()
-    file.mkdir()  # nobody can read it, whoever one is
-    with pytest.raises(ChangeError, match="read_ahead_kb: expected 128"):
-        restore(journal)
-    assert journal.exists()
-
-
-@pytest.mark.component
-def test_a_value_that_cannot_be_restored_keeps_no_other_from_it(disk: Path, tmp_path: Path) -> None:
-    first = disk / "sys/devices/sda/queue/read_ahead_kb"
-    second = first.with_name("nr_requests")
+def test_a_value_that_cannot_be_restored_keeps_no_other_from_it(ahead: Path, tmp_path: Path) -> None:
+    second = ahead.with_name("nr_requests")
     second.write_text("128")
     journal = tmp_path / "journal.json"
     with Changes(journal) as notes:
-        for file in (first, second):
+        for file in (ahead, second):
             notes.allow(file, ["512"])
         text = journal.read_bytes()
     journal.write_bytes(text)
-    first.unlink()
-    first.mkdir()
+    ahead.unlink()
+    ahead.mkdir()
     second.write_text("512")
     with pytest.raises(ChangeError, match="read_ahead_kb: expected 128"):
         restore(journal)
@@ -736,10 +725,10 @@ bench.setup.node.close()
 
 @pytest.mark.nightly
 @pytest.mark.component
-@pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
+@needs_torch
 def test_real_trials_measure_with_far_too_many_threads_and_with_workers() -> None:
     done = subprocess.run(
-        [str(PYTHON), "-c", REAL_TRIALS], capture_output=True, text=True, cwd=ROOT, timeout=300
+        [TORCH_PYTHON, "-c", REAL_TRIALS], capture_output=True, text=True, cwd=ROOT, timeout=300
     )
     assert done.returncode == 0, done.stderr
     rates = json.loads(done.stdout)

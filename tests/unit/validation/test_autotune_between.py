@@ -13,9 +13,10 @@ import yaml
 
 from temper.judge import proposal
 from tests.unit.each import each
+from tests.unit.needs import needs_torch
 from tests.unit.validation.test_autotune import Answers, evidence_of, node_of
 from tests.unit.validation.test_autotune_playbook import failed
-from tests.unit.validation.test_torch import PYTHON, there
+from tests.unit.validation.test_torch import there
 from validation.autotune import between, tune
 from validation.autotune.between import BetweenError, Survey, choices_of, group_of
 from validation.autotune.evidence import as_another
@@ -347,7 +348,7 @@ def test_the_playbook_waits_for_as_many_nodes_as_there_may_be_to_meet_once_more(
 
 @pytest.mark.nightly
 @pytest.mark.component
-@pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
+@needs_torch
 def test_real_ranks_measure_together_and_go_on_after_a_trial_that_fails() -> None:
     """Two nodes over loopback; an interface that is not there breaks the trial, and no more."""
     good, reason, again, told = there(TOGETHER)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.each import each
-from tests.unit.validation.test_torch import PYTHON
+from tests.unit.needs import TORCH_PYTHON, needs_torch
 from validation.checks.batch import PARTS
 from validation.cli import main
 from validation.jobs import batch, own_function
@@ -19,8 +19,6 @@ from validation.model.contract import Measured, Measurement
 from validation.processes import child
 from validation.processes.child import Request
 from validation.processes.pool import ROOT, Ending, ProcessOutcome
-
-needs_torch = pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
 
 BUDGET = 8_000_000_000
 STEP = OwnFunction("make_step", module="train")
@@ -181,7 +179,7 @@ def run(tmp_path: Path, program: str, *arguments: str) -> subprocess.CompletedPr
     (tmp_path / "train.py").write_text(program)
     command = ["-m", "validation", "batch", *arguments] if arguments else [str(tmp_path / "train.py")]
     return subprocess.run(
-        [str(PYTHON), *command],
+        [TORCH_PYTHON, *command],
         cwd=tmp_path,
         env={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
         capture_output=True,

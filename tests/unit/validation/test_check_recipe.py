@@ -193,12 +193,6 @@ def required_tests(specs: str) -> dict[str, Any]:
     return option
 
 
-@each(*check_docs.FILES)
-def test_documents_are_what_make_docs_writes(path: Path) -> None:
-    text = path.read_text()
-    assert check_docs.FILES[path](text) == text, "out of date: run `make docs`"
-
-
 def test_the_role_offers_every_test_and_requires_those_that_prove_a_gpu() -> None:
     option = required_tests((ROOT / SPECS).read_text())
     assert (option["choices"], option["default"]) == (list(TESTS), list(PROVE_A_GPU))

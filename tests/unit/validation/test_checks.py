@@ -246,14 +246,18 @@ def test_a_gpu_that_waited_for_one_that_hung_is_not_to_blame_unless_all_only_wai
     assert launch.without_waiting([waiting]) == [waiting]
 
 
+def alone(lock: Path, turns: int, gpu: int = 0) -> Request:
+    """A process that measures once it has the lock; the file has a byte for each thing that one has done."""
+    measure = "tests.unit.validation.children:measure_alone"
+    return Request(f"GPU {gpu}", measure, "cpu", device=gpu, parameters={"lock": str(lock), "turns": turns})
+
+
 @pytest.mark.component
 @pytest.mark.parametrize(("turns", "ending", "marks"), [(2, Ending.DONE, 4), (3, Ending.HUNG, 2)])
 def test_no_gpu_measures_before_all_are_ready(turns: int, ending: Ending, marks: int, tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     lock.touch()
-    parameters = {"lock": str(lock), "turns": turns}
-    alone = "tests.unit.validation.children:measure_alone"
-    asked = [Request(f"GPU {gpu}", alone, "cpu", device=gpu, parameters=parameters) for gpu in range(2)]
+    asked = [alone(lock, turns, gpu) for gpu in range(2)]
     found = run_children(asked, 60.0 if ending is Ending.DONE else 5.0)
     assert {one.ending for one in found} == {ending}
     assert lock.stat().st_size == marks
@@ -268,9 +272,7 @@ def test_no_result_is_checked_while_another_gpu_measures(
 ) -> None:
     lock = tmp_path / "lock"
     lock.write_bytes(b"." * len(of_another.split(",")))
-    parameters = {"lock": str(lock), "turns": 2}
-    asked = Request("GPU 0", "tests.unit.validation.children:measure_alone", "cpu", parameters=parameters)
-    (found,) = run_children([asked], 60.0 if ending is Ending.DONE else 10.0)
+    (found,) = run_children([alone(lock, 2)], 60.0 if ending is Ending.DONE else 10.0)
     assert (found.ending, found.stage) == (ending, launch.WAITING)
 
 
@@ -278,13 +280,11 @@ def test_no_result_is_checked_while_another_gpu_measures(
 def test_gpus_measure_one_at_a_time(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     lock.touch()
-    parameters = {"lock": str(lock), "turns": 1}
-    asked = Request("GPU 0", "tests.unit.validation.children:measure_alone", "cpu", parameters=parameters)
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        (waiting,) = run_children([asked], 5.0)
+        (waiting,) = run_children([alone(lock, 1)], 5.0)
     assert (waiting.ending, waiting.stage) == (Ending.HUNG, launch.WAITING)
-    (done,) = run_children([asked], 60.0)
+    (done,) = run_children([alone(lock, 1)], 60.0)
     assert done.ending is Ending.DONE
 
 
@@ -728,6 +728,8 @@ ONE_GPU = node(smi_xml(gpu_xml()), pci_gpus=(PciGpu("0000:1b:00.0", "2330"),))
     ),
     ("gpu_matmul", in_compute_mode("Prohibited"), PROHIBITED),
     ("gpu_all_reduce", ONE_GPU, "needs two"),
+    ("gpu_peers", ONE_GPU, "two"),
+    ("gpu_transfer_together", ONE_GPU, "two"),
     (
         "gpu_all_reduce",
         node(smi_xml(gpu_xml(), gpu_xml(free="100 MiB"))),
@@ -788,12 +790,6 @@ def test_a_torch_that_keeps_page_locked_memory_loses_its_processes_after_the_cop
         if child:
             pool.put(child)
     assert bool(child) == kept
-
-
-@each("gpu_peers", "gpu_transfer_together")
-def test_what_needs_two_gpus_is_not_run_with_one(test: str) -> None:
-    one = node(smi_xml(gpu_xml()), pci_gpus=(PciGpu("0000:1b:00.0", "2330"),))
-    assert CHECKS[test].run(one).state is State.NOT_RUN
 
 
 def test_the_first_call_which_loads_code_neither_warms_up_nor_sizes_batches() -> None:
@@ -1278,10 +1274,8 @@ def test_a_clock_above_that_which_was_locked_is_found(locked_mhz: float | None, 
 
 
 def test_the_clock_that_is_expected_is_that_which_is_watched() -> None:
-    watched = watch(node(expectation=expectation(graphics_clock_mhz=1200.0)))
-    watched._sample = lambda: parse_samples(WORKING)
-    watched.tick()
-    assert [finding.code for finding in watched.findings()] == ["clocks-not-locked"]
+    watched = node(expectation=expectation(graphics_clock_mhz=1200.0))
+    assert [code for code, _ in under_load(watched, WORKING)] == ["clocks-not-locked"]
 
 
 @each(
@@ -1299,33 +1293,31 @@ IDLE = "0, 300, 90, 30, 5, 16, 0x1, P0, 0"
 WORKING = "0, 1400, 700, 60, 5, 16, 0x4, P0, 0"
 
 
-@each(
-    ("sxm", "Disabled", ["pcie-link-slow-under-load"]),
-    ("superchip", "Enabled", []),
-    ("superchip", "Disabled", ["pcie-link-slow-under-load"]),
-)
+def under_load(tested: Node, sample: str) -> list[tuple[str, State]]:
+    """What telemetry finds on a node of which a GPU says this while it works."""
+    tested.probe.sample = lambda: parse_samples(sample)  # type: ignore[method-assign]
+    telemetry = watch(tested)
+    telemetry.tick()
+    return [(finding.code, finding.state) for finding in telemetry.findings()]
+
+
+SLOW_LINK = "0, 1980, 700, 60, 3, 16, 0x0, P0, 0"
+
+
+@each(("sxm", "Disabled", True), ("superchip", "Enabled", False), ("superchip", "Disabled", True))
 def test_the_pcie_link_is_looked_at_under_load_where_a_gpu_copies_over_it(
-    form_factor: str, c2c: str, codes: list[str], monkeypatch: pytest.MonkeyPatch
+    form_factor: str, c2c: str, found: bool
 ) -> None:
     references = References({"h100": H100 | {"form_factor": form_factor}})
     xml = smi_xml(gpu_xml().replace("<mig_mode>", f"<c2c_mode>{c2c}</c2c_mode><mig_mode>"))
     tested = node(xml, expectation=expectation(references=references))
-    slow = parse_samples("0, 1980, 700, 60, 3, 16, 0x0, P0, 0")
-    monkeypatch.setattr(tested.probe, "sample", lambda: slow)
-    telemetry = watch(tested)
-    telemetry.tick()
-    assert [finding.code for finding in telemetry.findings()] == codes
+    assert [code for code, _ in under_load(tested, SLOW_LINK)] == ["pcie-link-slow-under-load"] * found
 
 
-def test_a_chip_of_cpu_and_gpu_has_no_link_to_be_looked_at_under_load(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_chip_of_cpu_and_gpu_has_no_link_to_be_looked_at_under_load() -> None:
     memory = "<fb_memory_usage><total>Not Supported</total>"
     tested = node(smi_xml(gpu_xml().replace("<fb_memory_usage>", memory)))
-    monkeypatch.setattr(tested.probe, "sample", lambda: parse_samples("0, 1980, 7, 60, 1, 1, 0x0, P0, 0"))
-    telemetry = watch(tested)
-    telemetry.tick()
-    assert telemetry.findings() == []
+    assert under_load(tested, "0, 1980, 7, 60, 1, 1, 0x0, P0, 0") == []
 
 
 @each(
@@ -1334,15 +1326,10 @@ def test_a_chip_of_cpu_and_gpu_has_no_link_to_be_looked_at_under_load(
     ("None", {}, State.DEGRADED),
 )
 def test_a_slow_link_whose_port_nobody_sees_may_be_what_a_host_gives(
-    mode: str, ports: dict[str, PciePort], state: State, monkeypatch: pytest.MonkeyPatch
+    mode: str, ports: dict[str, PciePort], state: State
 ) -> None:
     tested = node(smi_xml(gpu_xml(virtualization_mode=mode)), pcie_ports=lambda _: ports)
-    slow = parse_samples("0, 1980, 700, 60, 3, 16, 0x0, P0, 0")
-    monkeypatch.setattr(tested.probe, "sample", lambda: slow)
-    telemetry = watch(tested)
-    telemetry.tick()
-    (finding,) = telemetry.findings()
-    assert (finding.code, finding.state) == ("pcie-link-slow-under-load", state)
+    assert under_load(tested, SLOW_LINK) == [("pcie-link-slow-under-load", state)]
 
 
 def test_errors_between_the_last_sample_and_the_end_are_seen() -> None:

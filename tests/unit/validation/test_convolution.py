@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from tests.unit.each import each
+from tests.unit.needs import needs_torch
 from tests.unit.validation.scripted import ScriptedBackend
-from tests.unit.validation.test_torch import PYTHON, there
+from tests.unit.validation.test_torch import there
 from validation.checks import convolution
 from validation.model.contract import Measurement, State
 from validation.model.not_run import NotRunError
@@ -118,7 +119,7 @@ def test_a_gpu_with_less_memory_than_the_step_takes_is_not_run() -> None:
 
 
 @pytest.mark.component
-@pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
+@needs_torch
 def test_a_cpu_computes_the_same_in_both_layouts_and_sees_where_it_does_not() -> None:
     errors, falls, damaged, before, within, after = there("""
     import torch

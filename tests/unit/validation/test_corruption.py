@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.validation.test_torch import PYTHON, there
+from tests.unit.needs import needs_torch
+from tests.unit.validation.test_torch import there
 
-pytestmark = [
-    pytest.mark.component,
-    pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch"),
-]
+pytestmark = [pytest.mark.component, needs_torch]
 
 
 def test_a_device_that_computes_right_has_no_finding() -> None:

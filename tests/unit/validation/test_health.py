@@ -448,22 +448,17 @@ def test_a_number_of_gpus_may_be_all_that_is_expected(count: int, codes: list[st
     assert [f.code for f in Health().run(node(unknown, expectation=wanted)).findings] == codes
 
 
-def test_a_power_limit_that_was_asked_for_is_no_finding() -> None:
-    lowered = smi_xml(gpu_xml(current_power_limit="500.00 W"), SECOND)
-    result = Health().run(node(lowered, expectation=expectation(power_limit_w=500.0)))
-    assert result.findings == ()
-
-
-def test_a_clock_that_the_inventory_lowers_is_no_finding() -> None:
-    lowered = smi_xml(gpu_xml(application_clock="900 MHz"), SECOND)
-    assert Health().run(node(lowered, expectation=expectation(lower_clocks=True))).findings == ()
-
-
-@each((560, []), (500, ["power-limit-low"]))
-def test_a_share_of_the_default_power_is_what_is_expected(limit_w: int, codes: list[str]) -> None:
-    lowered = smi_xml(gpu_xml(current_power_limit=f"{limit_w}.00 W"), SECOND)
-    result = Health().run(node(lowered, expectation=expectation(power_limit_percent=80.0)))
-    assert [found.code for found in result.findings if found.code == "power-limit-low"] == codes
+@each(
+    ({"current_power_limit": "500.00 W"}, {"power_limit_w": 500.0}, []),
+    ({"current_power_limit": "560.00 W"}, {"power_limit_percent": 80.0}, []),
+    ({"current_power_limit": "500.00 W"}, {"power_limit_percent": 80.0}, ["power-limit-low"]),
+    ({"application_clock": "900 MHz"}, {"lower_clocks": True}, []),
+)
+def test_what_the_inventory_lowers_is_no_finding(
+    changes: dict[str, str], wanted: dict[str, Any], codes: list[str]
+) -> None:
+    lowered = node(smi_xml(gpu_xml(**changes), SECOND), expectation=expectation(**wanted))
+    assert [found.code for found in Health().run(lowered).findings if found.device == 0] == codes
 
 
 def test_a_library_of_another_version_is_found() -> None:
@@ -474,29 +469,38 @@ def test_a_library_of_another_version_is_found() -> None:
     assert finding.text.startswith(f"libcuda.so.1 has version 570.1, the driver that is loaded {DRIVER}")
 
 
-def test_a_fabric_manager_of_another_version_is_found() -> None:
-    (finding,) = Health().run(node(fabric_manager=lambda: "570.1")).findings
-    assert (finding.code, finding.state) == ("fabric-manager-version", State.FAIL)
+SWITCHLESS: dict[str, Any] = {"nvswitch": False, "expectation": expectation(nvswitch=False)}
 
 
-@each((False, ["fabric-manager-stopped"]), (True, []), (None, []))
-def test_a_fabric_manager_that_does_not_run_is_found(runs: bool | None, codes: list[str]) -> None:
-    findings = Health().run(node(fabric_manager_runs=runs)).findings
-    assert [finding.code for finding in findings] == codes
+@each(
+    ({"fabric_manager": lambda: "570.1"}, ["fabric-manager-version"]),
+    ({"fabric_manager_runs": False}, ["fabric-manager-stopped"]),
+    ({"fabric_manager_runs": True}, []),
+    ({"fabric_manager_runs": None}, []),
+    (SWITCHLESS | {"fabric_manager": lambda: "570.1", "fabric_manager_runs": False}, []),
+)
+def test_where_there_are_nvswitches_the_fabric_manager_runs_in_the_drivers_version(
+    facts: dict[str, Any], codes: list[str]
+) -> None:
+    findings = Health().run(node(**facts)).findings
+    assert [(finding.code, finding.state) for finding in findings] == [(code, State.FAIL) for code in codes]
 
 
-def test_without_nvswitches_no_fabric_manager_is_asked() -> None:
-    facts: dict[str, Any] = {"nvswitch": False, "expectation": expectation(nvswitch=False)}
-    facts |= {"fabric_manager": lambda: "570.1"}
-    assert Health().run(node(**facts)).findings == ()
-
-
-@each((True, "nvlink-down", State.FAIL), (False, "nvlink-fewer", State.DEGRADED))
-def test_links_that_are_down_are_named(nvswitch: bool, code: str, state: State) -> None:
-    links = {0: Links(18, ()), 1: Links(16, (3, 17))}
-    facts: dict[str, Any] = {"nvswitch": nvswitch, "expectation": expectation(nvswitch=nvswitch)}
-    (finding,) = Health().run(node(nvlinks=lambda: links, **facts)).findings
-    assert (finding.code, finding.state, finding.device) == (code, state, 1)
+@each(
+    ({}, {0: Links(18, ()), 1: Links(16, (3, 17))}, [("nvlink-down", State.FAIL, 1)]),
+    (SWITCHLESS, {0: Links(18, ()), 1: Links(16, (3, 17))}, [("nvlink-fewer", State.DEGRADED, 1)]),
+    # No GPU uses them.
+    (SWITCHLESS, {0: Links(12, (4, 5)), 1: Links(12, (4, 5))}, []),
+    # `Unable to retrieve NVLink information as all links are inActive` has no line for any link.
+    ({}, {0: Links(18, ())}, [("nvlink-down", State.FAIL, 1)]),
+    # Switches of the fifth generation show as network adapters: the plan knows them.
+    ({"nvswitch": False}, {}, [("nvlink-down", State.FAIL, 0), ("nvlink-down", State.FAIL, 1)]),
+)
+def test_links_that_are_down_are_named(
+    facts: dict[str, Any], links: dict[int, Links], found: list[tuple[str, State, int]]
+) -> None:
+    findings = Health().run(node(nvlinks=lambda: links, **facts)).findings
+    assert [(finding.code, finding.state, finding.device) for finding in findings] == found
 
 
 def test_a_gpu_without_any_link_beside_one_that_has_some() -> None:
@@ -525,33 +529,13 @@ def test_a_gpu_of_another_model_needs_no_links() -> None:
     assert Health().run(node(xml, nvlinks=lambda: {0: Links(12, ())}, **facts)).findings == ()
 
 
-def test_links_that_no_gpu_uses_are_no_fault_of_a_node_without_nvswitches() -> None:
-    links = {0: Links(12, (4, 5)), 1: Links(12, (4, 5))}
-    facts: dict[str, Any] = {"nvswitch": False, "expectation": expectation(nvswitch=False)}
-    assert Health().run(node(nvlinks=lambda: links, **facts)).findings == ()
-
-
-def test_links_that_nvidia_smi_does_not_show_are_down_where_there_are_nvswitches() -> None:
-    """`Unable to retrieve NVLink information as all links are inActive` has no line for any link."""
-    (finding,) = Health().run(node(nvlinks=lambda: {0: Links(18, ())})).findings
-    assert (finding.code, finding.state, finding.device) == ("nvlink-down", State.FAIL, 1)
-    assert finding.text == "GPU 1: all NVLinks are down"
-
-
-def test_switches_that_are_not_on_the_pci_bus_are_known_from_the_plan() -> None:
-    """Those of the fifth generation show as network adapters."""
-    findings = Health().run(node(nvswitch=False, nvlinks=dict)).findings
-    assert [finding.code for finding in findings] == ["nvlink-down", "nvlink-down"]
-
-
 def test_links_that_cannot_be_looked_at_are_said() -> None:
     def fails() -> Any:
         raise NvidiaSmiError("timeout", "nvidia-smi gave no answer within 10 s")
 
     (finding,) = Health().run(node(nvlinks=fails)).findings
     assert (finding.code, finding.state) == ("nvlink-unknown", State.DEGRADED)
-    facts: dict[str, Any] = {"nvswitch": False, "expectation": expectation(nvswitch=False)}
-    assert Health().run(node(nvlinks=fails, **facts)).findings == ()
+    assert Health().run(node(nvlinks=fails, **SWITCHLESS)).findings == ()
 
 
 @each(
@@ -634,22 +618,6 @@ def test_an_xid_names_the_gpu_what_it_means_and_what_nvidia_recommends() -> None
         "pid=12, name=python3, GPU has fallen off the bus."
     )
     assert "reboot" in finding.action
-
-
-@each(
-    ["NVRM: Xid (PCI:0000:43:00): 31, pid=12, name=python3, MMU Fault"],
-    ["NVRM: Xid (PCI:0000:43:00): 63, row remapping event"],
-    [OFF_THE_BUS, "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.178.04"],
-)
-def test_a_programs_own_error_and_one_from_before_the_driver_was_loaded_are_no_fault(
-    lines: list[str],
-) -> None:
-    assert Health().run(node(kernel_log=log_of(*lines))).findings == ()
-
-
-def test_an_xid_that_no_catalogue_knows_is_said() -> None:
-    line = "NVRM: Xid (PCI:0000:43:00): 999, something new"
-    assert [f.code for f in Health().run(node(kernel_log=log_of(line))).findings] == ["xid-unknown"]
 
 
 GSP_STOPPED = (
@@ -784,6 +752,10 @@ NONFATAL = "NVRM: Xid (PCI:0000:43:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 
     ),
     ([NONFATAL.replace("RLW_RXPIPE", "SAW_MVB").replace("00000008", "00000004")], []),
     (["NVRM: GPU 0000:43:00.0: GPU has fallen off the bus."], [("gpu-off-the-bus", State.FAIL)]),
+    (["NVRM: Xid (PCI:0000:43:00): 999, something new"], [("xid-unknown", State.DEGRADED)]),
+    # A program's own error, and an event.
+    (["NVRM: Xid (PCI:0000:43:00): 31, pid=12, name=python3, MMU Fault"], []),
+    (["NVRM: Xid (PCI:0000:43:00): 63, row remapping event"], []),
 )
 def test_the_kernel_log_names_the_gpu_and_how_bad_it_is(
     lines: list[str], expected: list[tuple[str, State]]
@@ -792,6 +764,11 @@ def test_the_kernel_log_names_the_gpu_and_how_bad_it_is(
     assert [(finding.code, finding.state) for finding in result.findings] == expected
     assert all(finding.device == 1 and "GPU 1" in finding.text for finding in result.findings)
     assert sum(result.details["xids"].values()) == len(lines)
+
+
+def test_an_error_from_before_the_driver_was_loaded_is_no_fault() -> None:
+    loaded = "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.178.04"
+    assert Health().run(node(kernel_log=log_of(OFF_THE_BUS, loaded))).findings == ()
 
 
 def test_a_gpu_that_is_named_without_its_domain_is_the_same_one() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from tests.unit.each import each
+from tests.unit.needs import needs_torch
 from tests.unit.validation.samples import node
 from tests.unit.validation.scripted import ScriptedBackend
-from tests.unit.validation.test_torch import PYTHON, there
+from tests.unit.validation.test_torch import there
 from tests.waiting import wait_until
 from validation.backends.protocol import WORKER_PATIENCE_S
 from validation.checks import loading
@@ -20,8 +21,6 @@ from validation.processes.pool import Ending, ProcessOutcome
 TIMING = {"warm_up_s": 0, "measure_s": 1.0, "least": 5, "most": 100}
 #: Seconds of a batch by workers: from 4 on no faster.
 BATCHES = {0: 0.8, 1: 0.8, 2: 0.4, 4: 0.2, 8: 0.196}
-
-needs_torch = pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
 
 
 def sweep(backend: ScriptedBackend, cpus: int = 8, shared_bytes: int = 10_000) -> Any:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tests.unit.each import each
+from tests.unit.needs import needs_torch
 from tests.unit.validation.scripted import ScriptedBackend
-from tests.unit.validation.test_torch import PYTHON, there
+from tests.unit.validation.test_torch import there
 from validation.checks import parallel, sharded
 from validation.model.contract import Measured, State
 from validation.model.not_run import NotRunError
@@ -19,8 +20,6 @@ from validation.processes.pool import Ending, ProcessOutcome
 SHAPE = {"layers": 2, "width": 64, "heads": 2, "tokens": 16, "batch": 8}
 TIMING = {"warm_up_s": 1.0, "measure_s": 5.0, "least": 5, "most": 1000}
 STEPS = {"bf16": 0.2, "parallel": 0.25}
-
-needs_torch = pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
 
 
 def request(rank: int = 0, ranks: int = 4) -> Request:

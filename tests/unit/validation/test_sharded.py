@@ -6,15 +6,14 @@ from typing import Any
 import pytest
 
 from tests.unit.each import each
+from tests.unit.needs import needs_torch
 from tests.unit.validation.scripted import ScriptedBackend
 from tests.unit.validation.test_parallel import outcome, request
-from tests.unit.validation.test_torch import PYTHON, there
+from tests.unit.validation.test_torch import there
 from validation.checks import sharded
 from validation.model.contract import Measured, State
 from validation.model.not_run import NotRunError
 from validation.processes.pool import Ending
-
-needs_torch = pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
 
 GB = 10**9
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.unit.needs import needs_torch
 from tests.unit.validation.samples import node
 from tests.unit.validation.scripted import ScriptedBackend
-from tests.unit.validation.test_torch import PYTHON, there
+from tests.unit.validation.test_torch import there
 from validation.backends import files
 from validation.checks import storage_loading
 from validation.checks.registry import CHECKS
@@ -24,8 +25,6 @@ TIMING = {"warm_up_s": 0, "measure_s": 1.0, "least": 5, "most": 100}
 BATCHES = {0: 0.8, 1: 0.8, 2: 0.4, 4: 0.2, 8: 0.196}
 #: With more batches ready, and over epochs whose workers are new, or stay.
 FILES = {(4, 4, False): 0.16, (4, 8, False): 0.158, (4, 4, True): 0.1}
-
-needs_torch = pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
 
 
 def go_on() -> None:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tests.unit.each import each
+from tests.unit.needs import needs_torch
 from tests.unit.validation.samples import node
 from tests.unit.validation.scripted import ScriptedBackend
-from tests.unit.validation.test_torch import PYTHON, there
+from tests.unit.validation.test_torch import there
 from validation.backends import storage
 from validation.backends.protocol import CheckpointError
 from validation.backends.storage import BLOCK
@@ -243,7 +244,7 @@ def test_a_quota_is_no_fault_of_the_storage(
 
 
 @pytest.mark.component
-@pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
+@needs_torch
 def test_torch_brings_a_checkpoint_back_and_sees_every_damage(tmp_path: Path) -> None:
     size, tensors, times, told, reasons, full, empty = there(f"""
     import errno, os, tempfile, torch

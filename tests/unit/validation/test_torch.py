@@ -16,15 +16,11 @@ import pytest
 
 from tests.unit.each import each
 from tests.unit.fork_server import ForkServer
+from tests.unit.needs import TORCH_PYTHON, needs_torch
 from validation.cli import main
 from validation.model.contract import State, node_result
 
-PYTHON = os.environ.get("TEMPER_PAYLOAD_PYTHON")
-
-pytestmark = [
-    pytest.mark.component,
-    pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch"),
-]
+pytestmark = [pytest.mark.component, needs_torch]
 
 
 #: Threads of OpenMP that wait for one another burn no CPU, of which a busy machine has none to spare.
@@ -36,7 +32,7 @@ MODULES = ("torch", "torch._dynamo", "validation.backends.training")
 @functools.cache
 def server() -> ForkServer:
     """A Python that has imported torch."""
-    return ForkServer(str(PYTHON), *MODULES, environment={**os.environ, **PATIENT})
+    return ForkServer(TORCH_PYTHON, *MODULES, environment={**os.environ, **PATIENT})
 
 
 def there(program: str) -> Any:
@@ -53,7 +49,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder: Path = tmp_path_factory.mktemp("payload")
     payload, output = folder / "temper-validation.pyz", folder / "result.json"
     assert main.main(["build", f"--output={payload}"]) == 0
-    command = [str(PYTHON), str(payload), "run", "--plan=quick", "--node=here", f"--output={output}"]
+    command = [TORCH_PYTHON, str(payload), "run", "--plan=quick", "--node=here", f"--output={output}"]
     done = subprocess.run(
         command,
         cwd=folder,

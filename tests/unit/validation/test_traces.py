@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from tests.unit.each import each
+from tests.unit.needs import needs_torch
 from tests.unit.validation.scripted import ScriptedBackend
-from tests.unit.validation.test_torch import PYTHON, there
+from tests.unit.validation.test_torch import there
 from tests.unit.validation.test_training import ignore, request
 from validation.backends import traces
 from validation.backends.traces import LOADING, STEP
@@ -200,7 +201,7 @@ def test_the_command_line_runs_them_in_the_quick_plan_and_beside_a_named_test(
 
 
 @pytest.mark.component
-@pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
+@needs_torch
 def test_real_steps_are_profiled(tmp_path: Path) -> None:
     found = there(f"""
         import dataclasses, pathlib
@@ -232,7 +233,7 @@ def test_real_steps_are_profiled(tmp_path: Path) -> None:
 
 
 @pytest.mark.component
-@pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
+@needs_torch
 def test_without_room_for_the_trace_the_profile_is_not_run() -> None:
     (said,) = there("""
         import errno, tempfile
@@ -253,7 +254,7 @@ def test_without_room_for_the_trace_the_profile_is_not_run() -> None:
 
 
 @pytest.mark.component
-@pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
+@needs_torch
 def test_a_profile_of_the_cpu_leaves_the_gpus_of_the_node_alone() -> None:
     asked = there("""
         import torch
