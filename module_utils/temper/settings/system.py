@@ -363,7 +363,7 @@ class MountOptions(Setting):
             run(["umount", "--lazy", self.path])
             return
         # Also where something is mounted below it, which would go as well: then it stays, without options.
-        self._remount([*(state or []), *self.of_site(now)])
+        self._remount([*(state or []), *(set(now) - self.values_made())])
 
     def left_alone(self) -> str:
         """Return that it is gone. What the site has added stays beside what is restored."""

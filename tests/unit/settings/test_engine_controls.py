@@ -445,6 +445,34 @@ def test_permissions_return_after_a_run_that_was_cut_off_between_owner_and_mode(
         assert not harden()["changed"], again
 
 
+@pytest.mark.parametrize("end", ["undone", "not begun", "cut off"])
+def test_permissions_that_a_site_makes_stricter_after_a_run_that_did_not_end_stay(
+    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    path, other = (node.file(f"etc/{name}", "x\n", mode=0o664) for name in ("crontab", "other"))
+    earlier = ("access", {"path": str(path), "mode": "0640"})
+    settings = [("access", {"path": str(one), "mode": "0600"}) for one in (path, other)]
+    apply = files.Access.apply
+
+    def ends(setting: files.Access) -> None:
+        if end == "cut off":
+            raise KeyboardInterrupt
+        if setting.path == other:
+            raise OSError(30, "Read-only file system")
+        apply(setting)
+
+    harden(earlier)
+    with monkeypatch.context() as patched, contextlib.suppress(KeyboardInterrupt):
+        patched.setattr(files.Access, "apply", ends)
+        assert "undone" in harden(*(reversed(settings) if end == "not begun" else settings))["msg"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    site = 0o400 if end == "cut off" else 0o600
+    path.chmod(site)
+    harden(earlier)
+    assert "left alone" in str(harden()["warnings"])
+    assert stat.S_IMODE(path.stat().st_mode) == site
+
+
 def test_a_value_that_the_kernel_keeps_is_not_said_to_be_restored(harden: Run, node: Node) -> None:
     parameter = node.parameter("kernel.yama.ptrace_scope", "1")
     harden(("sysctl", {"name": "kernel.yama.ptrace_scope", "value": "3"}))
