@@ -445,6 +445,16 @@ def test_groups_that_others_gave_since_stay_when_an_account_is_given_back(
         assert commands[-1] == f"usermod --groups {expected} alice"
 
 
+def test_an_account_that_the_site_let_expire_since_stays_expired(tmp_path: Path, commands: list[str]) -> None:
+    """One that Temper has revoked gets the expiry of before back, as does one in an undone run."""
+    entry = {"keys": [None, None], "groups": [], "shadow": ["", "", ""]}
+    now = replace(with_keys(tmp_path), shadow=Shadow(expiry_day="1"))
+    for known, expected in (({"present": True}, "1"), ({"present": False}, "-1"), ({}, "-1")):
+        commands.clear()
+        node_accounts.give_back(now, entry | known)
+        assert commands[0] == f"chage -d -1 -M -1 -E {expected} alice"
+
+
 # ---------------------------------------------------------------- runs of the whole role
 
 
