@@ -1151,13 +1151,28 @@ def test_what_is_mounted_below_a_directory_does_not_go_with_the_hardening(
 ) -> None:
     harden(("mount", {"path": str(node.bin), "options": ["nodev"], "bind": True}))
     lines = [
-        f"1 0 0:1 / {node.bin} rw,nodev - ext4 x rw",
-        *([f"2 1 0:2 / {node.bin}/job rw - squashfs x rw"] * below),
+        "1 0 0:1 /@root / rw - btrfs x rw",
+        f"2 1 0:1 /@root{node.bin} {node.bin} rw,nodev - btrfs x rw",
+        *([f"3 2 0:2 / {node.bin}/job rw - squashfs x rw"] * below),
     ]
     (node.path / "mountinfo").write_text("\n".join(lines) + "\n")
     harden()
     remount = f"mount --options remount,bind,dev,suid,exec none {node.bin}"
     assert mount_calls()[-1] == (remount if below else f"umount --lazy {node.bin}")
+
+
+@pytest.mark.component
+def test_a_file_system_that_the_site_mounts_later_does_not_go_with_the_hardening(
+    harden: Run, node: Node, mount_calls: Callable[[], list[str]]
+) -> None:
+    harden(("mount", {"path": str(node.bin), "options": ["nodev"], "bind": True}))
+    calls = mount_calls()
+    (node.path / "mountinfo").write_text(
+        f"1 0 0:1 / / rw - ext4 x rw\n2 1 0:1 {node.bin} {node.bin} rw,nodev - ext4 x rw\n"
+        f"3 2 0:2 / {node.bin} rw,nodev - tmpfs x rw\n"
+    )
+    assert f"{node.bin} (a file system was mounted there since)" in str(harden()["warnings"])
+    assert mount_calls() == calls
 
 
 def test_a_setting_for_another_processor_is_left_out(harden: Run, node: Node) -> None:
