@@ -554,6 +554,11 @@ class Unit(Setting):
             run(["systemctl", "start" if active else "stop", self.name], units.TIMEOUT_S)
         self._known = None
 
+    def left_alone(self) -> str:
+        """Likewise, or somebody has masked it, which Temper never does: then nothing enables it."""
+        masked = self._show()["LoadState"] == "masked"
+        return f"{self.key} (it was masked since)" if masked else super().left_alone()
+
     def change(self) -> list[Difference]:
         """Return the states."""
         state = self.read() or {"enabled": "", "active": False}

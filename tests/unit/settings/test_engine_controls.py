@@ -724,6 +724,17 @@ def test_systemd_forgets_the_unit_files_of_a_run_that_was_undone(harden: Run, no
 
 
 @pytest.mark.component
+def test_a_unit_that_the_site_masked_since_stays_so(harden: Run, node: Node) -> None:
+    """A systemctl refuses to enable it, at each run."""
+    unit = node.unit("cups.service", "enabled", "active")
+    harden(("unit", {"name": "cups.service", "on": False}))
+    unit.write_text("masked inactive yes\n")
+    assert "unit:cups.service (it was masked since)" in str(harden()["warnings"])
+    assert unit.read_text() == "masked inactive yes\n"
+    assert not harden()["changed"]
+
+
+@pytest.mark.component
 @pytest.mark.parametrize("check_mode", [True, False])
 def test_a_masked_unit_is_refused_before_anything_changes(harden: Run, node: Node, check_mode: bool) -> None:
     settings = everything(node)
