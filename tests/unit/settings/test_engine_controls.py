@@ -407,6 +407,17 @@ def test_what_the_kernel_makes_of_a_value_is_not_the_sites(
             assert not harden()["changed"]
 
 
+def test_a_value_that_was_empty_returns(harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the kernel, a file that is opened and closed is no new value."""
+    name = "net.ipv4.ip_local_reserved_ports"
+    parameter, write = node.parameter(name, "\n"), Path.write_text
+    monkeypatch.setattr(Path, "write_text", lambda to, text, **how: text and write(to, text, **how))
+    harden(("sysctl", {"name": name, "value": "2"}))
+    assert parameter.read_text() == "2"
+    harden()
+    assert parameter.read_text() == "\n"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="the file gets another owner")
 def test_permissions_return_after_a_run_that_was_cut_off_between_owner_and_mode(
     harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
