@@ -456,6 +456,19 @@ def test_permissions_return_after_a_run_that_was_cut_off_between_owner_and_mode(
         assert not harden()["changed"], again
 
 
+def test_a_file_that_the_same_run_takes_away_needs_nothing_else(harden: Run, node: Node) -> None:
+    path = node.path / "etc/rules.d/a.rules"
+    wanted: list[tuple[str, dict[str, Any]]] = [
+        ("access", {"path": f"{path.parent}/*.rules", "mode": "0600"}),
+        ("keyword", {"path": str(path), "keyword": "x", "value": "1"}),
+    ]
+    for setting in wanted:
+        harden(("file", {"path": str(path), "content": "y\n"}))
+        assert "msg" not in harden(setting)
+        assert not path.exists()
+        assert harden(setting)["actions"] == []
+
+
 @pytest.mark.parametrize("end", ["undone", "not begun", "cut off"])
 def test_permissions_that_a_site_makes_stricter_after_a_run_that_did_not_end_stay(
     harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch, end: str
