@@ -7,6 +7,7 @@ that Python takes for a blank or the end of a line. The kernel escapes just thos
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,12 +17,27 @@ ESCAPED = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True)
 class Mount:
-    """A mount: `options` are those of its point, `kind` the file system, `source` the device or dataset."""
+    """A mount: `options` are those of its point, `kind` the file system, `source` the device or dataset.
+
+    `root` is the folder of the file system that is seen there, `above` the number of the mount that it is in.
+    """
 
     point: str
     kind: str
     source: str
     options: str
+    number: str = ""
+    above: str = ""
+    device: str = ""
+    root: str = ""
+
+    def is_bound_to_itself(self, others: Iterable[Mount]) -> bool:
+        """Return whether the same folder is there without it, among these mounts."""
+        return any(
+            (one.number, one.device) == (self.above, self.device)
+            and self.root == one.root.rstrip("/") + self.point.removeprefix(one.point.rstrip("/"))
+            for one in others
+        )
 
 
 def parse(text: str) -> list[Mount]:
@@ -31,7 +47,10 @@ def parse(text: str) -> list[Mount]:
         before, _, after = line.partition(" - ")
         fields, (kind, source, *_) = before.split(" "), [*after.split(" "), "", ""]
         if len(fields) > 5 and kind and source:
-            found.append(Mount(plain(fields[4]), kind, plain(source), fields[5]))
+            number, above, device, root, point, options, *_ = fields
+            found.append(
+                Mount(plain(point), kind, plain(source), options, number, above, device, plain(root))
+            )
     return found
 
 

@@ -124,9 +124,10 @@ def test_locks_go_with_the_packages_that_temper_locked(
     )
     removing, plugin = Removing(root=tmp_path), dnf.LOCK_PLUGIN
     removing.lock_list().parent.mkdir(parents=True)
-    removing.lock_list().write_text("driver-580-1.*\neditor-1-1.*\ncuda-13-1.*\n")
+    removing.lock_list().write_text("driver-580-1.*\n# of Ada\neditor-1-1.*\n\ncuda-13-1.*\n")
     removing.remove(["driver", "tool"], [])
     assert removing.locks() == ["editor-1-1.*", "cuda-13-1.*"]
+    assert removing.lock_list().read_text() == "# of Ada\neditor-1-1.*\n\ncuda-13-1.*\n"
     assert removing.removable([plugin, "tool"], []) == ["tool"]
     removing.release(["editor"])
     assert removing.removable([plugin, "tool"], []) == [plugin, "tool"]

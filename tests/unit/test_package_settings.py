@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import subprocess
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from ansible.module_utils.temper.driver import loaded_state
-from ansible.module_utils.temper.packaging import node, packages
+from ansible.module_utils.temper.packaging import node, packages, signing_keys
 from ansible.module_utils.temper.packaging.node import PackageState
 from ansible.module_utils.temper.packaging.package_settings import PackageSet
 from ansible.module_utils.temper.packaging.packages import Package, Wish
@@ -574,6 +575,50 @@ def test_the_files_of_before_come_back(apt: Path) -> None:
     setting.apply()
     setting.restore(state)
     assert written(apt) == before
+
+
+OTHER = "deb https://me:secret@example.com/ /\n"
+
+
+@pytest.fixture
+def own_key(monkeypatch: pytest.MonkeyPatch) -> Repositories:
+    """A repository whose sources of others give way to ours."""
+    monkeypatch.setattr(signing_keys, "keyring", lambda *_: signing_keys.Keyring("key\n"))
+    key: dict[str, Any] = {"signed_by": None, "key_url": "https://example.org/key", "fingerprints": []}
+    return Repositories.from_items({"gpu": REPOSITORY | key}, {})
+
+
+def test_what_else_a_source_of_the_site_has_stays_as_private_as_it_is(
+    apt: Path, own_key: Repositories
+) -> None:
+    source = apt / "sources.list.d/cuda.list"
+    source.parent.mkdir(parents=True)
+    kept = b"# gr\xfc\xdfe\n" + OTHER.encode()
+    source.write_bytes(kept + b"deb http://example.org/debian/ /\n")
+    source.chmod(0o600)
+    own_key.apply()
+    assert source.read_bytes() == kept
+    assert stat.S_IMODE(source.stat().st_mode) == 0o600
+
+
+def test_a_source_that_the_site_has_changed_since_is_left_alone_and_named(
+    apt: Path, own_key: Repositories
+) -> None:
+    source = apt / "sources.list.d/cuda.list"
+    source.parent.mkdir(parents=True)
+    before = "deb http://example.org/debian/ /\n"
+    source.write_text(before)
+    state = own_key.read()
+    own_key.apply()
+    for since, said in ((OTHER, [str(source)]), (OTHER + before, [])):
+        source.write_text(since)
+        own_key.left.clear()
+        own_key.restore(state)
+        assert written(apt) == {"cuda.list": since}
+        assert [word.split()[1].rstrip(",") for word in own_key.after()] == said
+    source.unlink()
+    own_key.restore(state)
+    assert written(apt) == {"cuda.list": before}
 
 
 def test_a_later_change_adds_to_the_record_and_orders_it_no_other_way() -> None:

@@ -233,7 +233,10 @@ def give_back(account: Account, before: dict[str, Any]) -> None:
     since = account.groups - set(before.get("given", account.groups))
     groups = (since | set(before["groups"])) & known
     if account.shadow.local:
-        for command in rights_commands(account.name, before["shadow"], groups):
+        shadow = before["shadow"]
+        if account.expired and before.get("present"):  # not by Temper: the site has let it expire since
+            shadow = [*shadow[:-1], account.shadow.expiry_day]
+        for command in rights_commands(account.name, shadow, groups):
             run(command)
     else:
         for group in sorted((account.groups ^ groups) & known):

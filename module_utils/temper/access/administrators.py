@@ -16,7 +16,7 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.temper.access.ssh_access import SECONDS_PER_DAY
+from ansible.module_utils.temper.access.ssh_access import SECONDS_PER_DAY, days
 from ansible.module_utils.temper.access.ssh_keys import (
     LARGEST_FILE_BYTES,
     PublicKey,
@@ -104,20 +104,19 @@ class Shadow:
     @property
     def expired(self) -> bool:
         """Whether the account has expired."""
-        return bool(self.expiry_day) and 0 <= int(self.expiry_day) <= time.time() // SECONDS_PER_DAY
+        return 0 <= days(self.expiry_day) <= time.time() // SECONDS_PER_DAY
 
     @property
     def ages(self) -> bool:
         """Whether PAM will ask for a new password where there is none, and let no key in until then."""
         if self.has_password or not self.last_change:
             return False
-        limited = bool(self.maximum_days) and 0 <= int(self.maximum_days) < NEVER_DAYS
-        return limited or int(self.last_change) == 0
+        return 0 <= days(self.maximum_days) < NEVER_DAYS or days(self.last_change) == 0
 
     def warning(self, name: str) -> str | None:
         """Say when Ansible's own account will be kept out, or return None."""
-        if self.expiry_day and int(self.expiry_day) >= 0:
-            day = date(1970, 1, 1) + timedelta(days=int(self.expiry_day))
+        if (expiry_day := days(self.expiry_day)) >= 0:
+            day = date(1970, 1, 1) + timedelta(days=expiry_day)
             return f"{name}, which Ansible uses, expires on {day}, the way in with it: `chage -E -1 {name}`"
         if self.ages:
             return (
@@ -285,7 +284,7 @@ def remove_empty_ssh(account: Account) -> None:
 def read_shadow(name: str, shadow: Path = Path("/etc/shadow")) -> Shadow:
     """Read an account's entry. One of a directory service has none: nothing that we could change."""
     for line in shadow.read_text(encoding="utf-8", errors="replace").splitlines():
-        fields = line.split(":")
+        fields = [*line.split(":"), *[""] * 7]  # somebody may have written a shorter one
         if fields[0] == name:
             return Shadow(not fields[1].startswith(("!", "*")), fields[2], fields[4], fields[7])
     return Shadow(local=False)

@@ -166,13 +166,13 @@ def read_account(
             groups.append(grp.getgrgid(gid).gr_name)
     entries = [line.split(":") for line in shadow.read_text(encoding="utf-8", errors="replace").split("\n")]
     entry = [*next((entry for entry in entries if entry[0] == name), [name, "*"]), *[""] * 7]
-    today, expiry = int(time.time() // SECONDS_PER_DAY), _days(entry[7])
+    today, expiry = int(time.time() // SECONDS_PER_DAY), days(entry[7])
     return Account(
         name=name,
         uid=user.pw_uid,
         groups=tuple(groups),
         locked=entry[1].startswith("!"),
-        expired=expiry is not None and expiry <= today,
+        expired=0 <= expiry <= today,
         password_expired=_password_expired(last_change=entry[2], maximum_days=entry[4], today=today),
         has_key=has_key(user, effective, revoked),
         has_password=entry[1][:1] not in ("", "!", "*"),
@@ -181,12 +181,10 @@ def read_account(
 
 def _password_expired(last_change: str, maximum_days: str, today: int) -> bool:
     """shadow(5): 0 asks for a change at the next login; an empty field switches ageing off."""
-    changed, most = _days(last_change), _days(maximum_days)
-    if changed is None:
-        return False
-    return changed == 0 or (most is not None and 0 <= most < today - changed)
+    changed, most = days(last_change), days(maximum_days)
+    return changed == 0 or (changed > 0 and 0 <= most < today - changed)
 
 
-def _days(text: str) -> int | None:
-    """Read a field of shadow(5) that counts days; None where it is empty or damaged."""
-    return int(text) if re.fullmatch(r"-?[0-9]{1,9}", text) else None
+def days(text: str) -> int:
+    """Read a field of shadow(5) that counts days; below 0 where it is empty, damaged, or beyond any date."""
+    return int(text) if re.fullmatch(r"[0-9]{1,6}", text) else -1

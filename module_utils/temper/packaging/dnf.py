@@ -160,9 +160,12 @@ class Dnf:
 
     def locks(self) -> list[str]:
         """Return the version locks, without comments."""
+        return [line.strip() for line in self.lock_lines() if line.strip() and not line.startswith("#")]
+
+    def lock_lines(self) -> list[str]:
+        """Return the lines of the file with the version locks."""
         path = self.lock_list()
-        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-        return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
 
     def foreign_locks(self) -> list[str]:
         """Return the version locks that are somebody else's."""
@@ -384,7 +387,9 @@ class Dnf:
 
     def replace_locks(self, names: Sequence[str], new: Sequence[str]) -> None:
         """Write the version locks with others for these packages."""
-        kept = [lock for lock in self.locks() if not any(is_lock_of(lock, name) for name in names)]
+        kept = [
+            line for line in self.lock_lines() if not any(is_lock_of(line.strip(), name) for name in names)
+        ]
         replace_file(self.lock_list(), "".join(f"{line}\n" for line in [*kept, *new]).encode(), 0o644)
 
     def pinned(self) -> list[str]:

@@ -138,13 +138,18 @@ def without(path: Path, repositories: Sequence[Repository]) -> str | None:
     what is excluded from the first.
     """
     ours = {normal_uri(repository["uri"]) for repository in repositories if repository["signed_by"] is None}
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = text_of(path)
     kept = "".join(part for part in parts(path.suffix, text) if not addresses(part) or addresses(part) - ours)
     if kept == text:
         return text
     # A section may have a metalink or a mirrorlist instead of an address.
     more = path.suffix == ".repo" and re.search(r"(?m)^\s*\[", kept)
     return kept if more or addresses(kept) else None
+
+
+def text_of(path: Path) -> str:
+    """Return a source file's text. In comments of others there may be any bytes."""
+    return path.read_text(encoding="utf-8", errors="surrogateescape")
 
 
 def parts(suffix: str, text: str) -> Iterator[str]:

@@ -34,6 +34,7 @@ class Repositories(Setting):
         self.offline = offline
         self.refusal: str | None = None
         self.notes: list[str] = []
+        self.left: list[str] = []
         self.written: list[str] | None = None
 
     @classmethod
@@ -107,9 +108,18 @@ class Repositories(Setting):
         """Put back, or take away, the files that `read` has named."""
         for path, before in state.items():
             content = None if before is None else base64.b64decode(before["content"])
+            now = lines(Path(path).read_bytes()) if Path(path).is_file() else set()
+            if content and of_others(Path(path)) and now - lines(content):  # changed since
+                lost = sorted(repositories.addresses("\n".join(lines(content) - now)))
+                self.left += [f"stays: {path}, without {uri}, because it was changed since." for uri in lost]
+                continue
             File(path, content, "0644" if before is None else before["mode"]).write()
             node.NODE.lists_outdated = True
         self.forget()
+
+    def after(self) -> list[str]:
+        """Return the files that the site has changed since."""
+        return self.left
 
     def is_at(self, state: State) -> bool:
         """Return whether the files that `read` has named are as they were."""
@@ -142,6 +152,16 @@ def content_of(path: Path) -> dict[str, str] | None:
     return {"content": base64.b64encode(path.read_bytes()).decode(), "mode": f"{mode:04o}"}
 
 
+def of_others(path: Path) -> bool:
+    """Return whether it is a source file that is not ours."""
+    return path.suffix in (".list", ".sources", ".repo") and not path.name.startswith("temper-")
+
+
+def lines(content: bytes) -> set[str]:
+    """Return the lines of a source file that say something."""
+    return {line.strip() for line in content.decode(errors="replace").splitlines()} - {""}
+
+
 def files_of(names: Sequence[str]) -> list[Path]:
     """Return all files that repositories of these names may have, of whatever kind they are."""
     files: list[Path] = []
@@ -156,8 +176,9 @@ def foreign_files(wanted: Sequence[Repository]) -> list[File]:
     for kind in sorted({repository["kind"] for repository in wanted}):
         for path in repositories.foreign_sources(kind):
             kept = repositories.without(path, wanted)
-            if kept != path.read_text(encoding="utf-8", errors="replace"):
-                files.append(File(str(path), kept))
+            if kept != repositories.text_of(path):
+                mode = f"{stat.S_IMODE(path.stat().st_mode):04o}"  # of addresses with passwords
+                files.append(File(str(path), kept and kept.encode(errors="surrogateescape"), mode))
     return files
 
 

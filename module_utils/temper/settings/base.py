@@ -148,6 +148,11 @@ class Setting:
         before = self.values(self.original["state"]) if self.original else []
         return [value for value in self.values(state) if value in before or value not in ours]
 
+    def is_of_site(self) -> bool:
+        """Return whether Temper has made nothing of what is in force."""
+        state = self.read()
+        return state is not None and self.of_site(state) == self.values(state)
+
     def since(self, state: State) -> State:
         """Return what of a state the site has set since Temper first made it, where that can be told.
 

@@ -29,21 +29,30 @@ from ansible.module_utils.temper.settings.base import (
     State,
     word_on_kept,
 )
-from ansible.module_utils.temper.settings.files import PamProfile, WholeFile
+from ansible.module_utils.temper.settings.files import Access, Keyword, PamProfile, WholeFile
 from ansible.module_utils.temper.settings.kinds import BROUGHT, EARLY, RECORDED, build, kind_of, rebuild
 from ansible.module_utils.temper.settings.record import Record, check_records, others
 from ansible.module_utils.temper.settings.strictness import EXACTLY
 from ansible.module_utils.temper.settings.sudoers import known_here
 from ansible.module_utils.temper.settings.sysfs import KernelValue, SysfsValue
-from ansible.module_utils.temper.settings.system import Sysctl, Unit, of_temper, overruled_by, overruling
+from ansible.module_utils.temper.settings.system import (
+    MountOptions,
+    Sysctl,
+    Unit,
+    of_temper,
+    overruled_by,
+    overruling,
+)
 from ansible.module_utils.temper.units import stop_lost, unit_states
 
 UNIT_DIRECTORIES = ("/etc/systemd/system/", "/usr/local/lib/systemd/system/")
 REEXECUTE = ["systemctl", "daemon-reexec"]
 #: An initramfs for every kernel takes minutes on a slow disk.
 REACTION_TIMEOUT_S = 1800
-#: A file with a text in no encoding is one of those that cannot be read.
 PACKAGES = "package:set"
+#: Kinds that tell the site's values from ours.
+OF_SITE = (Access, Keyword, KernelValue, MountOptions)
+#: A file with a text in no encoding is one of those that cannot be read.
 FAILURES = (SettingError, CommandError, OSError, UnicodeDecodeError, subprocess.TimeoutExpired)
 
 
@@ -529,12 +538,33 @@ class Role:
     def forget_former(self, settings: Iterable[Setting]) -> None:
         """Record of settings that are as wanted only that, and no longer what earlier runs made of them.
 
-        A file keeps directories that one which was taken back has brought along.
+        What the site has set since is as wanted, too, and stays the site's. A file keeps directories that one
+        which was taken back has brought along.
         """
         for setting in settings:
             original = self.record.originals.get(setting.key, {})
-            if original.pop("former", None) or (original and isinstance(setting, WholeFile)):
+            theirs = "former" in original and isinstance(setting, OF_SITE) and setting.is_of_site()
+            if (original.pop("former", None) and not theirs) or (original and isinstance(setting, WholeFile)):
                 original["spec"] = setting.as_made()
+
+    def forget_unmade(
+        self, before: Mapping[str, State], noted: Mapping[str, dict[str, Any]], pending: Sequence[str]
+    ) -> None:
+        """Record of settings that a failed run has left as they were only what was `noted` before it.
+
+        What it was to make of them would count as ours, and the site may make just that.
+        """
+        for setting in self.unsettled:
+            key = setting.key
+            if isinstance(setting, OF_SITE) and is_back(setting, before[key]):
+                if key in noted:
+                    self.record.originals[key] = noted[key]
+                else:
+                    self.record.originals.pop(key, None)
+                if setting.in_steps and key not in pending:
+                    self.record.pending.remove(key)
+        with suppress(OSError):  # what the record has is more than it needs
+            self.record.save()
 
     def note_packages(self, former: Mapping[str, str | None], failed: bool = False) -> None:
         """Record packages before a transaction changes them; of one that failed, what it has not brought."""
@@ -577,6 +607,7 @@ class Role:
         Returns what the controller must do, and by their keys what has not come about for that.
         """
         before = {s.key: s.read() for s in self.unsettled if is_recorded(s)}
+        noted, pending = {key: {**one} for key, one in self.record.originals.items()}, self.record.pending
         for setting in self.unsettled:
             self.remember(setting, before.get(setting.key))
         # Once our file says the same as the site, what a later, stricter run replaces would count as ours.
@@ -610,10 +641,12 @@ class Role:
                     "Look at `sudo -l` and at the journal of the node, and run again."
                 )
         except FAILURES as error:
+            complaints = self.undo(made, before) if self.options["atomic"] else []
+            self.forget_unmade(before, noted, pending)
             if not self.options["atomic"]:
                 raise
             sentence = told(error, "After the settings were made")
-            raise SettingError(" ".join([sentence, *self.undo(made, before)])) from error
+            raise SettingError(" ".join([sentence, *complaints])) from error
         self.react(commands, reload)
         # Until a new connection has confirmed it, a change of a way in may need its programs to go back.
         brought = [] if needs else self.brought

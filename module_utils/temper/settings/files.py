@@ -227,8 +227,9 @@ class Keyword(Setting):
         return by_default or self.values(lines) == [self.value]
 
     def apply(self) -> None:
-        """Put one line where the first one was, else at the end."""
-        self._replace([self.line])
+        """Put one line where the first one was, else at the end; of a file that is still there."""
+        if self.read() is not None:
+            self._replace([self.line])
 
     def restore(self, state: State) -> None:
         """Put the former lines back."""
@@ -323,7 +324,9 @@ class Access(Setting):
         return bool(not state["mode"] & ~self.mode and state["uid"] == 0 and state["gid"] in self._gids())
 
     def apply(self) -> None:
-        """Take away what is too much."""
+        """Take away what is too much, where it is still there: a run may have taken back a file of ours."""
+        if self.read() is None:
+            return
         mode, gid = self._reduced()
         os.chown(self.path, 0, gid, follow_symlinks=False)
         self.path.chmod(mode)

@@ -64,7 +64,8 @@ class KernelValue(Setting):
 
     def _write(self, value: str) -> None:
         try:
-            self.path.write_text(value, encoding="utf-8")
+            # A write of nothing does not reach the kernel.
+            self.path.write_text(value or "\n", encoding="utf-8")
         except FileNotFoundError:
             # It was there when it was looked at. Containers' interfaces come and go as their users like.
             return

@@ -356,22 +356,31 @@ class MountOptions(Setting):
     def restore(self, state: State) -> None:
         """Take away what was not there, but for what the site has added since."""
         now = self.read()
-        if now is None or now == state:
+        if now is None or now == state or (state is None and not self._bound()):
             return
         if state is None and not any(mount.point.startswith(f"{self.path}/") for mount in mounts(MOUNTINFO)):
             # Lazily: what is open below it stays open, and everything is still there under the same name.
             run(["umount", "--lazy", self.path])
             return
         # Also where something is mounted below it, which would go as well: then it stays, without options.
-        self._remount([*(state or []), *self.of_site(now)])
+        self._remount([*(state or []), *(set(now) - self.values_made())])
 
     def left_alone(self) -> str:
-        """Return that it is gone. What the site has added stays beside what is restored."""
-        return super().left_alone() if self.read() is None else ""
+        """Return that it is gone, or another's. What the site has added stays beside what is restored."""
+        if self.read() is None:
+            return super().left_alone()
+        others = self.original and self.original["state"] is None and not self._bound()
+        return f"{self.path} (a file system was mounted there since)" if others else ""
 
     def change(self) -> list[Difference]:
         """Return the options."""
         return [Difference(self.key, ",".join(self.read() or []), ",".join(self.value))]
+
+    def _bound(self) -> bool:
+        """Return whether it is the directory itself that is mounted there, as `apply` does it."""
+        found = mounts(MOUNTINFO)
+        here = [mount for mount in found if mount.point == self.path]
+        return bool(here) and here[-1].is_bound_to_itself(found)
 
     def _in_force(self) -> list[str]:
         # The last mount is on top.
@@ -544,6 +553,11 @@ class Unit(Setting):
         if self.live:
             run(["systemctl", "start" if active else "stop", self.name], units.TIMEOUT_S)
         self._known = None
+
+    def left_alone(self) -> str:
+        """Likewise, or somebody has masked it, which Temper never does: then nothing enables it."""
+        masked = self._show()["LoadState"] == "masked"
+        return f"{self.key} (it was masked since)" if masked else super().left_alone()
 
     def change(self) -> list[Difference]:
         """Return the states."""

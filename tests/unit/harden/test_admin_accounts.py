@@ -217,6 +217,14 @@ def test_shadow_is_read_as_it_stands(tmp_path: Path) -> None:
     assert administrators.read_shadow("ldap", path) == Shadow(local=False)
 
 
+@each(":!:", ":!:x:0:y:7:::", ":!:20000:0:99999:7::2027-01-01:", ":!:20000:0:9999999:7::99999999999999999:")
+def test_a_line_of_shadow_in_another_form_says_nothing_of_expiry(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "shadow"
+    path.write_text(f"alice{line}\n")
+    shadow = administrators.read_shadow("alice", path)
+    assert (shadow.expired, shadow.ages, shadow.warning("alice")) == (False, False, None)
+
+
 def test_account_that_nobody_logs_in_to_is_no_administrator() -> None:
     daemon = replace(AS_WANTED, shell="/usr/sbin/nologin")  # noqa: S604 - a field
     with pytest.raises(RefusedError, match="alice is an account of this node that nobody logs in to"):
@@ -443,6 +451,16 @@ def test_groups_that_others_gave_since_stay_when_an_account_is_given_back(
         commands.clear()
         node_accounts.give_back(now, entry | known)
         assert commands[-1] == f"usermod --groups {expected} alice"
+
+
+def test_an_account_that_the_site_let_expire_since_stays_expired(tmp_path: Path, commands: list[str]) -> None:
+    """One that Temper has revoked gets the expiry of before back, as does one in an undone run."""
+    entry = {"keys": [None, None], "groups": [], "shadow": ["", "", ""]}
+    now = replace(with_keys(tmp_path), shadow=Shadow(expiry_day="1"))
+    for known, expected in (({"present": True}, "1"), ({"present": False}, "-1"), ({}, "-1")):
+        commands.clear()
+        node_accounts.give_back(now, entry | known)
+        assert commands[0] == f"chage -d -1 -M -1 -E {expected} alice"
 
 
 # ---------------------------------------------------------------- runs of the whole role

@@ -407,6 +407,17 @@ def test_what_the_kernel_makes_of_a_value_is_not_the_sites(
             assert not harden()["changed"]
 
 
+def test_a_value_that_was_empty_returns(harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the kernel, a file that is opened and closed is no new value."""
+    name = "net.ipv4.ip_local_reserved_ports"
+    parameter, write = node.parameter(name, "\n"), Path.write_text
+    monkeypatch.setattr(Path, "write_text", lambda to, text, **how: text and write(to, text, **how))
+    harden(("sysctl", {"name": name, "value": "2"}))
+    assert parameter.read_text() == "2"
+    harden()
+    assert parameter.read_text() == "\n"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="the file gets another owner")
 def test_permissions_return_after_a_run_that_was_cut_off_between_owner_and_mode(
     harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
@@ -443,6 +454,47 @@ def test_permissions_return_after_a_run_that_was_cut_off_between_owner_and_mode(
         assert harden()["actions"] == [f"access:{path}: restored"], again
         assert access() == before, again
         assert not harden()["changed"], again
+
+
+def test_a_file_that_the_same_run_takes_away_needs_nothing_else(harden: Run, node: Node) -> None:
+    path = node.path / "etc/rules.d/a.rules"
+    wanted: list[tuple[str, dict[str, Any]]] = [
+        ("access", {"path": f"{path.parent}/*.rules", "mode": "0600"}),
+        ("keyword", {"path": str(path), "keyword": "x", "value": "1"}),
+    ]
+    for setting in wanted:
+        harden(("file", {"path": str(path), "content": "y\n"}))
+        assert "msg" not in harden(setting)
+        assert not path.exists()
+        assert harden(setting)["actions"] == []
+
+
+@pytest.mark.parametrize("end", ["undone", "not begun", "cut off"])
+def test_permissions_that_a_site_makes_stricter_after_a_run_that_did_not_end_stay(
+    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    path, other = (node.file(f"etc/{name}", "x\n", mode=0o664) for name in ("crontab", "other"))
+    earlier = ("access", {"path": str(path), "mode": "0640"})
+    settings = [("access", {"path": str(one), "mode": "0600"}) for one in (path, other)]
+    apply = files.Access.apply
+
+    def ends(setting: files.Access) -> None:
+        if end == "cut off":
+            raise KeyboardInterrupt
+        if setting.path == other:
+            raise OSError(30, "Read-only file system")
+        apply(setting)
+
+    harden(earlier)
+    with monkeypatch.context() as patched, contextlib.suppress(KeyboardInterrupt):
+        patched.setattr(files.Access, "apply", ends)
+        assert "undone" in harden(*(reversed(settings) if end == "not begun" else settings))["msg"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    site = 0o400 if end == "cut off" else 0o600
+    path.chmod(site)
+    harden(earlier)
+    assert "left alone" in str(harden()["warnings"])
+    assert stat.S_IMODE(path.stat().st_mode) == site
 
 
 def test_a_value_that_the_kernel_keeps_is_not_said_to_be_restored(harden: Run, node: Node) -> None:
@@ -693,6 +745,17 @@ def test_systemd_forgets_the_unit_files_of_a_run_that_was_undone(harden: Run, no
     file = ("file", {"path": f"{node.path}/etc/systemd/x.service", "content": "x\n"})
     assert "failed" in harden(file, ("unit", {"name": "x.service", "on": True}))["msg"]
     assert node.systemctl_calls[-1] == "daemon-reload"
+
+
+@pytest.mark.component
+def test_a_unit_that_the_site_masked_since_stays_so(harden: Run, node: Node) -> None:
+    """A systemctl refuses to enable it, at each run."""
+    unit = node.unit("cups.service", "enabled", "active")
+    harden(("unit", {"name": "cups.service", "on": False}))
+    unit.write_text("masked inactive yes\n")
+    assert "unit:cups.service (it was masked since)" in str(harden()["warnings"])
+    assert unit.read_text() == "masked inactive yes\n"
+    assert not harden()["changed"]
 
 
 @pytest.mark.component
@@ -1123,13 +1186,28 @@ def test_what_is_mounted_below_a_directory_does_not_go_with_the_hardening(
 ) -> None:
     harden(("mount", {"path": str(node.bin), "options": ["nodev"], "bind": True}))
     lines = [
-        f"1 0 0:1 / {node.bin} rw,nodev - ext4 x rw",
-        *([f"2 1 0:2 / {node.bin}/job rw - squashfs x rw"] * below),
+        "1 0 0:1 /@root / rw - btrfs x rw",
+        f"2 1 0:1 /@root{node.bin} {node.bin} rw,nodev - btrfs x rw",
+        *([f"3 2 0:2 / {node.bin}/job rw - squashfs x rw"] * below),
     ]
     (node.path / "mountinfo").write_text("\n".join(lines) + "\n")
     harden()
     remount = f"mount --options remount,bind,dev,suid,exec none {node.bin}"
     assert mount_calls()[-1] == (remount if below else f"umount --lazy {node.bin}")
+
+
+@pytest.mark.component
+def test_a_file_system_that_the_site_mounts_later_does_not_go_with_the_hardening(
+    harden: Run, node: Node, mount_calls: Callable[[], list[str]]
+) -> None:
+    harden(("mount", {"path": str(node.bin), "options": ["nodev"], "bind": True}))
+    calls = mount_calls()
+    (node.path / "mountinfo").write_text(
+        f"1 0 0:1 / / rw - ext4 x rw\n2 1 0:1 {node.bin} {node.bin} rw,nodev - ext4 x rw\n"
+        f"3 2 0:2 / {node.bin} rw,nodev - tmpfs x rw\n"
+    )
+    assert f"{node.bin} (a file system was mounted there since)" in str(harden()["warnings"])
+    assert mount_calls() == calls
 
 
 def test_a_setting_for_another_processor_is_left_out(harden: Run, node: Node) -> None:

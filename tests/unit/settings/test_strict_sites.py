@@ -335,6 +335,40 @@ def test_of_a_run_that_did_not_end_both_values_are_ours(
             assert value_of(file, "keyword") == "99999", wanted
 
 
+@pytest.mark.parametrize("end", [SettingError("no"), Killed()], ids=["undone", "cut off"])
+def test_what_a_site_makes_stricter_after_a_run_that_did_not_end_stays(
+    tmp_path: Path, run_module: Run, monkeypatch: pytest.MonkeyPatch, end: BaseException
+) -> None:
+    """Through two more runs and a take-back; if it was undone, also where it is just what the run wanted."""
+
+    def ended(_: object) -> None:
+        raise end
+
+    cases: tuple[tuple[str, str, str, str, str, str], ...] = (
+        ("keyword", DAYS, "99999", "365", "180", "90"),
+        ("sysctl", "vm.mmap_min_addr", "4096", "65536", "98304", "131072"),
+    )
+    for kind, key, before, made, next_one, site in cases:
+        for value in (site, next_one) if isinstance(end, SettingError) else (site,):
+            root = tmp_path / kind / value
+            root.mkdir(parents=True)
+            with monkeypatch.context() as patch:
+                node = a_node(root, patch)
+                file, name = place(node, kind, key, before)
+                plan = plan_of(node, kind, key, made, name)
+                run(run_module, plan)
+                with patch.context() as broken:
+                    broken.setattr(Keyword if kind == "keyword" else system.Sysctl, "apply", ended)
+                    with pytest.raises((AssertionError, Killed)):
+                        run(run_module, plan_of(node, kind, key, next_one, name))
+                weaken(file, kind, made, value)
+                for _ in range(2):
+                    run(run_module, plan)
+                    assert value_of(file, kind) == value, kind
+                run(run_module, role_plan("os_hardening", [], atomic=True, sysctl_file=OURS))
+                assert value_of(file, kind) == value, kind
+
+
 def test_a_keyword_that_somebody_has_changed_since_is_not_taken_back(node: Path, run_module: Run) -> None:
     """Whichever is stricter, and beside ours, too: it is theirs by now."""
     for since in (["365", "90"], ["90", "365"], ["90"], ["400"], []):
@@ -417,6 +451,19 @@ def test_what_a_run_before_one_that_was_cut_off_has_made_is_not_the_sites(
         setting.order = str(order_of("sysctl", KPTR))
         setting.recall({setting.key: {"spec": setting.spec, "state": state, "former": [former]}})
         assert setting.value == expected, setting.key
+
+
+def test_a_run_that_is_undone_brings_no_option_that_the_site_had_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remounted: list[list[str]] = []
+    monkeypatch.setattr(system.MountOptions, "read", lambda _: ["nodev", "noexec", "nosuid"])
+    monkeypatch.setattr(system.MountOptions, "_remount", lambda _, options: remounted.append(sorted(options)))
+    setting = system.MountOptions("/x", ["nodev", "noexec", "nosuid"])
+    made = {"path": "/x", "options": ["nodev", "noexec"]}
+    setting.recall({setting.key: {"spec": setting.spec, "state": ["nosuid"], "former": [made]}})
+    setting.restore(["nodev", "noexec"])
+    assert remounted == [["nodev", "noexec"]]
 
 
 def test_a_default_of_the_distribution_is_nobodys_choice_until_a_file_says_so(
