@@ -166,7 +166,7 @@ def _run(words: list[str]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         raise
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # a name with bytes that are no text is a UnicodeError
         return refused(words[0], error)
     except Exception:  # noqa: BLE001 - Python would end with 1, which says that a node is bad
         return refused(words[0], f"this is a fault of this program\n{traceback.format_exc()}")

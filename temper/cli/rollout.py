@@ -178,7 +178,7 @@ def schedule(given: argparse.Namespace) -> int:
         "--scheduled",
         *(word for path in _inventory(given) for word in ("-i", path)),
         "--folder",
-        str(given.folder.resolve()),
+        os.path.realpath(given.folder),
     ]
     if given.cron:
         print(cron_line(shlex.join(words), shlex.quote(str(ROOT)), getpass.getuser()), end="")
@@ -450,7 +450,7 @@ def _inventory(given: argparse.Namespace) -> list[str]:
         given.inventory = [Path(one) for one in os.environ.get("ANSIBLE_INVENTORY", "").split(",") if one]
     if not given.inventory:
         raise InventoryError("expected -i INVENTORY, or its name in ANSIBLE_INVENTORY, found none")
-    return [str(path.resolve()) for path in given.inventory]
+    return [os.path.realpath(path) for path in given.inventory]
 
 
 def _take_inventory(given: argparse.Namespace, store: RolloutStore, number: int) -> None:

@@ -364,7 +364,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if not (sources := arguments.inventory or named):
         raise InventoryError("expected -i INVENTORY, or its name in ANSIBLE_INVENTORY, found none")
-    names = expected(groups_of([str(path.resolve()) for path in sources]), arguments.group)
+    names = expected(groups_of([os.path.realpath(path) for path in sources]), arguments.group)
     if not names:
         raise InventoryError(f"{arguments.group}: expected nodes of this group in the inventory, found none.")
     judgement = judge(arguments.results, names, arguments.intervals, datetime.now(UTC), arguments.commit)
