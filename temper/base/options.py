@@ -68,9 +68,9 @@ def load(path: Path, what: str, *, secret: bool = False) -> Any:
 
 def told(error: object) -> str:
     """Return an error in words: that of the system with the file in front, and without its number."""
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{os.fsdecode(error.filename)}: {error.strerror}"
-    return str(error)
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    return f"{os.fsdecode(error.filename)}: {error.strerror}" if error.filename else error.strerror
 
 
 def read_fields(

@@ -106,7 +106,7 @@ class Store:
                 yield None
                 return
             if self.path.is_dir():  # which SQLite calls a disk I/O error
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), f"{self.path}")
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             with closing(self._connect_to_read()) as connection:
                 connection.execute("BEGIN")
                 self._refuse_strangers(connection)

@@ -223,6 +223,7 @@ def test_an_interrupted_command_says_so(
 
 @each(
     (OSError(28, "No space left on device", "re\x1b[2Jports"), False),
+    (OSError(28, "No space left on device"), False),
     (RuntimeError("Symlink loop from 'x'"), True),
 )
 def test_status_1_says_only_that_a_node_is_bad(error: Exception, is_fault: bool) -> None:
@@ -230,7 +231,7 @@ def test_status_1_says_only_that_a_node_is_bad(error: Exception, is_fault: bool)
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(said):
         patch.setattr(doctor, "main", Mock(side_effect=error))
         assert main(["doctor"]) == 2
-    assert "\x1b" not in said.getvalue()
+    assert not re.search("\x1b|Errno", said.getvalue())
     assert str(error.args[-1 if is_fault else 1]) in said.getvalue()
     assert ("Traceback" in said.getvalue()) is is_fault
 
