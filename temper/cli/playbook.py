@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from temper.base.nodes import printable
+from temper.base.options import told
 from temper.plan.inventory import environment
 
 #: As ansible-playbook ends where it was interrupted.
@@ -63,7 +64,7 @@ def run(
         # The operator's own words.
         done = subprocess.run([*command, *others], env=environment(), stdout=output, check=False)  # noqa: S603
     except OSError as error:
-        print(f"temper: {program} cannot be run: {error}; make setup installs it", file=sys.stderr)
+        print(f"temper: {program} cannot be run: {told(error)}; make setup installs it", file=sys.stderr)
         return None
     finally:
         signal.signal(signal.SIGINT, before)
