@@ -14,6 +14,7 @@ from ansible.plugins.action import ActionBase
 # Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from temper.base.options import told
 from temper.plan.fleet import FleetPlan, grouped
 from temper.plan.identity import Node, twins
 from temper.plan.node_plan import refused
@@ -79,6 +80,6 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
             write_whole(path, json.dumps(fleet.as_dict(), indent=1) + "\n")
         except OSError as error:
             raise AnsibleActionFail(
-                f"preflight_plan_file: expected a file that can be written here: {error}; make room, or see "
-                "who may write there"
+                f"preflight_plan_file: expected a file that can be written here: {told(error)}; make room, "
+                "or see who may write there"
             ) from None

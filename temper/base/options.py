@@ -51,7 +51,8 @@ def load(path: Path, what: str, *, secret: bool = False) -> Any:
 
     try:
         return yaml.load(path.read_text(encoding="utf-8"), Loader)  # noqa: S506 - a safe one
-    except (OSError, ValueError, yaml.YAMLError) as error:  # YAML's own word for the 30th of February
+    # The 30th of February is a ValueError.
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         mark = getattr(error, "problem_mark", None)
         # Not the line itself: it may have a secret.
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -67,9 +68,9 @@ def load(path: Path, what: str, *, secret: bool = False) -> Any:
 
 def told(error: object) -> str:
     """Return an error in words: that of the system with the file in front, and without its number."""
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{os.fsdecode(error.filename)}: {error.strerror}"
-    return str(error)
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    return f"{os.fsdecode(error.filename)}: {error.strerror}" if error.filename else error.strerror
 
 
 def read_fields(

@@ -7,6 +7,7 @@ file as it was. Readers wait for nobody, and need no right to write.
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from temper.base.options import told
 from validation.processes.files import own, own_file
 
 #: Its name, in the folder of validation's reports unless somebody says otherwise.
@@ -103,6 +105,8 @@ class Store:
             if not self.path.exists():
                 yield None
                 return
+            if self.path.is_dir():  # which SQLite calls a disk I/O error
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             with closing(self._connect_to_read()) as connection:
                 connection.execute("BEGIN")
                 self._refuse_strangers(connection)
@@ -182,7 +186,7 @@ class Store:
             outcome += f"; {DAMAGED}"
         elif purpose == "written":
             outcome += f"; see that {self.path.parent} can be written to and has space left"
-        return HistoryError(f"the history {self.path} cannot be {purpose}: {error}{outcome}")
+        return HistoryError(f"the history {self.path} cannot be {purpose}: {told(error)}{outcome}")
 
 
 def _in_use(error: Exception) -> bool:

@@ -49,28 +49,25 @@ def status(given: argparse.Namespace) -> int:
     return statement.verdict.exit_status
 
 
-def history_of(given: argparse.Namespace) -> Path:
-    """Return the fleet's history. Raises EvidenceError where it is not there."""
-    return there(given.history or given.reports.absolute().parent / HISTORY)
+def history_of(given: argparse.Namespace) -> History:
+    """Return the fleet's history. Raises EvidenceError where it is not there, or has no report."""
+    found = History(there(given.history or given.reports.absolute().parent / HISTORY))
+    if not found.reports():
+        raise EvidenceError(f"{found.path} has no report of compliance: run playbooks/compliance.yml first")
+    return found
 
 
 def head(given: argparse.Namespace) -> int:
-    """Print the last report that the history knows. Raises EvidenceError."""
-    history = history_of(given)
-    last = History(history).head()
-    if last is None:
-        raise EvidenceError(f"{history} has no report yet: run playbooks/compliance.yml first")
-    json_document.show(given, {"head": asdict(last)}, str(last))
+    """Print the last report that the history knows."""
+    last = history_of(given).head()
+    json_document.show(given, {"head": asdict(last) if last else None}, str(last))
     return 0
 
 
 def verify_all(given: argparse.Namespace) -> int:
     """Print what is wrong with the reports. `--head` are heads, or the file that has them."""
-    signers, kept, history = given.signers, given.head, history_of(given)
-    known = History(history)
+    signers, kept, known = given.signers, given.head, history_of(given)
     recorded = known.reports()
-    if not recorded:
-        raise EvidenceError(f"{history} has no report to verify: run playbooks/compliance.yml first")
     # No head has a name that a file could have.
     heads = heads_of(Path(kept).read_text(encoding="utf-8") if " " not in kept else kept) if kept else []
     problems = verify(given.reports, recorded, signers, heads, known.number())
@@ -90,7 +87,7 @@ def verify_all(given: argparse.Namespace) -> int:
 
 def drifts(given: argparse.Namespace) -> int:
     """Print each drift with its beginning and its end."""
-    history = History(history_of(given))
+    history = history_of(given)
     found, recorded = history.drifts(), history.reports()
     latest = given.reports / "latest"
     checked: set[str] | None = None

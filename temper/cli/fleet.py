@@ -275,6 +275,12 @@ def _run(arguments: argparse.Namespace) -> int:
     if sentence := unknown_names(arguments.limit, split_host_pattern, known.names):
         raise UsageError(f"{sentence} {NOTHING_DONE}")
     chosen = inventory.read(sources, arguments.limit) if arguments.limit else known
+    # Preflight refuses each such node, but a slice would be lost before that.
+    if slashed := [node for node in chosen.nodes if "/" in node]:
+        raise UsageError(
+            f"{counted(slashed)}: expected names without a slash, because files of a slice have them. "
+            f"Rename them in the inventory, or leave them out with --limit. {NOTHING_DONE}"
+        )
     options = _tags(playbook, arguments.tags)
     options += ["--check", "--diff"] if arguments.check else []
     options += ["--forks", str(arguments.forks)] if arguments.forks else []

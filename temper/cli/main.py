@@ -122,11 +122,19 @@ def overview() -> str:
 
 def main(command_line: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
+    words = list(sys.argv[1:] if command_line is None else command_line)
+    name = words[0] if words else ""
     try:
-        status = _run(list(sys.argv[1:] if command_line is None else command_line))
+        status = _run(words)
+    except KeyboardInterrupt as stop:
+        print("; ".join([f"temper {name}: interrupted", *map(str, stop.args)]), file=sys.stderr)
+        status = INTERRUPTED
     except BrokenPipeError:  # the reader has closed the pipe, as head does
-        _to_nowhere()
-        return NOT_CARRIED_OUT
+        status = NOT_CARRIED_OUT
+    except (OSError, UnicodeError) as error:  # a name with bytes that are no text is a UnicodeError
+        status = refused(name, error)
+    except Exception:  # noqa: BLE001 - Python would end with 1, which says that a node is bad
+        status = refused(name, f"this is a fault of this program\n{traceback.format_exc()}")
     return status if _written(sys.stdout) else NOT_CARRIED_OUT
 
 
@@ -158,18 +166,8 @@ def _run(words: list[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):
             # A name that a terminal's encoding does not have costs no verdict.
             stream.reconfigure(errors="backslashreplace")
-    try:
-        # The commands of one module are told apart by their name.
-        status: int = module.main(words if command.module == JUDGING else words[1:])
-    except KeyboardInterrupt as stop:
-        print("; ".join([f"temper {words[0]}: interrupted", *map(str, stop.args)]), file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        return refused(words[0], error)
-    except Exception:  # noqa: BLE001 - Python would end with 1, which says that a node is bad
-        return refused(words[0], f"this is a fault of this program\n{traceback.format_exc()}")
+    # The commands of one module are told apart by their name.
+    status: int = module.main(words if command.module == JUDGING else words[1:])
     return status
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TypeVar
 
 from temper.base.store import HISTORY, HistoryError
 from temper.cli.main import NOT_CARRIED_OUT, refused
 from temper.compliance import document
 from temper.judge.history_store import History
-from temper.judge.results import results_in
+from temper.judge.results import naming, results_in
 from temper.judge.unshown import Unshown
 from temper.report import origin
 from temper.report.inputs import Report, Validation, of_runs
@@ -22,6 +23,8 @@ from validation.model.contract import ContractError, UsageError, loads
 from validation.model.expectations import FleetExpectations
 from validation.model.printable import one_line
 from validation.verdict.verdicts import FleetVerdict
+
+T = TypeVar("T")
 
 
 def read(options: argparse.Namespace) -> Report:
@@ -37,17 +40,22 @@ def _validation(options: argparse.Namespace) -> Validation:
     results, unreadable = results_in(folder / "results")
     for why in unreadable.values():
         print(one_line(f"left out: {why}"), file=sys.stderr)
-    expectations = loads(FleetExpectations, (folder / "expectations.json").read_bytes())
+    expectations = _document(FleetExpectations, folder / "expectations.json")
     before = options.before
     history = History(options.history or folder.resolve().parent / HISTORY)
     return Validation(
-        loads(FleetVerdict, (folder / "summary.json").read_bytes()),
+        _document(FleetVerdict, folder / "summary.json"),
         results,
         {name: expectation.references for name, expectation in expectations.nodes.items()},
         lambda result: of_runs(history.basis(result), result),
-        loads(FleetVerdict, (before / "summary.json").read_bytes()) if before else None,
+        _document(FleetVerdict, before / "summary.json") if before else None,
         before.resolve().name if before else "",
     )
+
+
+def _document(kind: type[T], path: Path) -> T:
+    with naming(path):
+        return loads(kind, path.read_bytes())
 
 
 def parser() -> argparse.ArgumentParser:

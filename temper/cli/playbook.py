@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from temper.base.nodes import printable
+from temper.base.options import told
 from temper.plan.inventory import environment
 
+#: As ansible-playbook ends where it was interrupted.
+INTERRUPTED = 99
 #: What follows the name of a command that nobody could answer.
 ASKS = (
     "asks before it changes nodes, and nobody can answer here: give --yes, or type it on a terminal; nothing "
@@ -45,6 +49,8 @@ def run(
 ) -> int | None:
     """Run a playbook, whose text goes to the file descriptor `output`; None where nothing can be run.
 
+    Raises KeyboardInterrupt where Ansible was interrupted.
+
     The caller's folder stays the current one: Ansible finds inventories and files of variables in it.
     """
     program = Path(sys.executable).with_name("ansible-playbook")
@@ -52,12 +58,18 @@ def run(
     command = [str(program), str(playbook), *words]
     command += [word for source in given.inventory for word in ("-i", source)]
     command += ["--limit", given.limit] if given.limit else []
+    # Ctrl-C reaches Ansible, too, which then says what goes on where: Python would kill it before it has.
+    before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         # The operator's own words.
         done = subprocess.run([*command, *others], env=environment(), stdout=output, check=False)  # noqa: S603
     except OSError as error:
-        print(f"temper: {program} cannot be run: {error}; make setup installs it", file=sys.stderr)
+        print(f"temper: {program} cannot be run: {told(error)}; make setup installs it", file=sys.stderr)
         return None
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if done.returncode == INTERRUPTED:
+        raise KeyboardInterrupt
     return done.returncode
 
 

@@ -48,8 +48,9 @@ from typing import TYPE_CHECKING
 
 from temper.base import ROOT
 from temper.base.nodes import READING, printable, utc
+from temper.base.options import told
 from temper.cli import json_document, playbook
-from temper.cli.main import NOT_CARRIED_OUT, refused
+from temper.cli.main import BAD, NOT_CARRIED_OUT, refused
 from temper.plan.inventory import NODES, InventoryError, groups_of
 from temper.rollout.drain.base import Drainer
 from temper.rollout.fleet import Candidate, candidates, preflight, proposal
@@ -59,7 +60,7 @@ from temper.rollout.model import Mode, NodeState, Observation, Rollout, Try
 from temper.rollout.planner import decide, some
 from temper.rollout.policy import Drain, Policy, PolicyError, aim, load, read
 from temper.rollout.report import as_dict, longest_steps, status_text, timeline_text, verdict, what_to_do
-from temper.rollout.store import FOLDER, HeldError, RolloutStore, StoreError
+from temper.rollout.store import FOLDER, HeldError, LostLeaseError, RolloutStore, StoreError
 from temper.rollout.windows import cron_line, systemd_units
 from validation.processes.files import own
 
@@ -178,7 +179,7 @@ def schedule(given: argparse.Namespace) -> int:
         "--scheduled",
         *(word for path in _inventory(given) for word in ("-i", path)),
         "--folder",
-        str(given.folder.resolve()),
+        os.path.realpath(given.folder),
     ]
     if given.cron:
         print(cron_line(shlex.join(words), shlex.quote(str(ROOT)), getpass.getuser()), end="")
@@ -353,6 +354,30 @@ def _begin(given: argparse.Namespace, stack: str, limit: str, policy: Policy, sa
 
 
 def _carry_out(given: argparse.Namespace, store: RolloutStore, number: int) -> int:
+    """Go on with a recorded roll-out, and say what follows where something ends this controller.
+
+    Raises KeyboardInterrupt, StoreError where another controller goes on.
+    """
+    try:
+        return _go_on(given, store, number)
+    except (HeldError, LostLeaseError):
+        raise
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_repeated_by(store)) from None
+    except (StoreError, OSError) as error:
+        refused("rollout", f"{told(error)}; {_repeated_by(store)}")
+        return BAD
+
+
+def _repeated_by(store: RolloutStore) -> str:
+    running = True
+    with contextlib.suppress(StoreError):
+        running = _last(store).mode is Mode.RUNNING
+    again = store.command("resume" if running else "resume --finish")
+    return f"the steps that were under way are repeated by {again}"
+
+
+def _go_on(given: argparse.Namespace, store: RolloutStore, number: int) -> int:
     """Go on until the roll-out has ended, holds, or waits for its window."""
     # Late: a command that only looks needs none of them.
     import asyncio
@@ -397,21 +422,19 @@ def _carry_out(given: argparse.Namespace, store: RolloutStore, number: int) -> i
         loop.set_default_executor(ThreadPoolExecutor(MOST_AT_ONCE))
         return await engine.run(number)
 
-    with contextlib.suppress(asyncio.CancelledError, KeyboardInterrupt):
-        try:
-            ending = asyncio.run(carry_out())
-        finally:
-            with contextlib.suppress(OSError):
-                terminal.clear()
-        with contextlib.suppress(OSError):  # whoever read along may have gone
-            last = _last(store)
-            text = status_text(last, datetime.now(UTC), command=store.command)
-            by_hand = "" if getattr(given, "scheduled", False) else _nobody_at_work(store, last)
-            print(printable("\n".join(filter(None, (text, by_hand)))), flush=True)
-        return ending.exit_status
-    again = store.command("resume" if _last(store).mode is Mode.RUNNING else "resume --finish")
-    print(f"Interrupted. The steps that were under way are repeated by {again}.", file=sys.stderr)
-    return 1
+    try:
+        ending = asyncio.run(carry_out())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    finally:
+        with contextlib.suppress(OSError):
+            terminal.clear()
+    with contextlib.suppress(OSError):  # whoever read along may have gone
+        last = _last(store)
+        text = status_text(last, datetime.now(UTC), command=store.command)
+        by_hand = "" if getattr(given, "scheduled", False) else _nobody_at_work(store, last)
+        print(printable("\n".join(filter(None, (text, by_hand)))), flush=True)
+    return ending.exit_status
 
 
 def _logged(log: Path, tell: Callable[[str], None]) -> Callable[[str], None]:
@@ -450,7 +473,7 @@ def _inventory(given: argparse.Namespace) -> list[str]:
         given.inventory = [Path(one) for one in os.environ.get("ANSIBLE_INVENTORY", "").split(",") if one]
     if not given.inventory:
         raise InventoryError("expected -i INVENTORY, or its name in ANSIBLE_INVENTORY, found none")
-    return [str(path.resolve()) for path in given.inventory]
+    return [os.path.realpath(path) for path in given.inventory]
 
 
 def _take_inventory(given: argparse.Namespace, store: RolloutStore, number: int) -> None:

@@ -20,12 +20,12 @@ from temper.base import ROOT
 from temper.base.nodes import READING, printable
 from temper.base.selection import misspelt
 from temper.cli import playbook
-from temper.cli.main import BAD, GOOD, INTERRUPTED, NOT_CARRIED_OUT, refused
+from temper.cli.main import BAD, GOOD, NOT_CARRIED_OUT, refused
 
 PLAYBOOK = ROOT / "playbooks" / "uninstall.yml"
 OPTIONS = ("--inventory", "--limit", "--keep", "--yes", "--check")
 #: By what ansible-playbook ends with, where it began.
-STATUSES = {0: GOOD, 2: BAD, 4: BAD, 99: INTERRUPTED}
+STATUSES = {0: GOOD, 2: BAD, 4: BAD}
 #: Beside the names of roles.
 ALIASES = {"driver": "nvidia_stack"}
 #: What stays on this machine, below the checkout or the home folder.

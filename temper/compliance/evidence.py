@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from temper.base.options import told
 from temper.base.programs import Answer, ask
 from validation.model.contract import ContractError, dumps, loads
 from validation.processes.files import open_plain, write_atomically
@@ -161,7 +162,7 @@ def ssh_keygen(action: str, *arguments: str, signed: bytes = b"") -> Answer:
             "agent or token answers"
         ) from error
     except OSError as error:
-        raise EvidenceError(f"ssh-keygen cannot be run: {error}") from error
+        raise EvidenceError(f"ssh-keygen cannot be run: {told(error)}") from error
 
 
 def verify(
@@ -195,7 +196,7 @@ def verify(
         except FileNotFoundError:
             problems.append(f"{name}: {MANIFEST} is missing")
         except (OSError, ContractError) as error:
-            problems.append(f"{name}: it cannot be read: {error}")
+            problems.append(f"{name}: it cannot be read: {told(error)}")
         if signers and (problem := unsigned(report, signers)):
             problems.append(f"{name}: {problem}")
     return [*problems, *breaks(recorded, manifests, number), *lost(list(recorded.items()), heads)]

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from pull.result import CHECKED, FAILED, HELD, NOT_FETCHED, REFUSED, SCHEMA_VERSION, Result
 from temper.base.nodes import counted, duration, number_of, printable, utc
+from temper.base.options import told
 from temper.plan.inventory import InventoryError, groups_of
 from validation.model.contract import ContractError, StringEnum, loads
 from validation.model.grouping import by_key
@@ -141,7 +142,7 @@ def read(path: Path, now: datetime) -> Heard:
         finished, committed = instant(result.finished_at), instant(result.commit_time or NEVER)
         arrived = datetime.fromtimestamp(status.st_mtime, UTC)
     except (OSError, ContractError, ValueError, OverflowError, RecursionError) as error:
-        raise UnreadableError(f"it is no result: {error}") from error
+        raise UnreadableError(f"it is no result: {told(error)}") from error
     problems = {
         f"it is of schema version {result.schema_version}, and this program reads {SCHEMA_VERSION}": (
             result.schema_version != SCHEMA_VERSION
@@ -364,7 +365,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if not (sources := arguments.inventory or named):
         raise InventoryError("expected -i INVENTORY, or its name in ANSIBLE_INVENTORY, found none")
-    names = expected(groups_of([str(path.resolve()) for path in sources]), arguments.group)
+    names = expected(groups_of([os.path.realpath(path) for path in sources]), arguments.group)
     if not names:
         raise InventoryError(f"{arguments.group}: expected nodes of this group in the inventory, found none.")
     judgement = judge(arguments.results, names, arguments.intervals, datetime.now(UTC), arguments.commit)

@@ -28,6 +28,7 @@ from ClusterShell.Task import task_self
 
 from temper.base import ROOT
 from temper.base.nodes import counted, duration, number_of, printable
+from temper.base.options import told
 from temper.base.outcome import GOOD, numbers
 from temper.base.selection import limit_to
 from temper.fleet.bundle import bundle, python_version
@@ -140,7 +141,7 @@ class Stream(EventHandler):  # type: ignore[misc]  # ClusterShell ships no types
         try:
             return last_words(self.output.read_text(encoding="utf-8"))
         except OSError as error:
-            return f"Ansible ended before it reached any node, and its output cannot be read: {error}"
+            return f"Ansible ended before it reached any node, and its output cannot be read: {told(error)}"
 
     def ev_read(self, worker: Any, node: str, sname: str, msg: bytes) -> None:
         """Read a line."""
@@ -151,7 +152,7 @@ class Stream(EventHandler):  # type: ignore[misc]  # ClusterShell ships no types
             try:
                 self.received.line(msg)
             except (StreamError, OSError) as error:
-                self.give_up(str(error))
+                self.give_up(told(error))
         else:
             self._note(msg.decode(errors="replace"))
 

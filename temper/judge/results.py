@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from validation.checks.registry import TESTS
@@ -38,12 +40,19 @@ def results_in(directory: Path) -> tuple[dict[str, NodeResult], dict[str, str]]:
     return results, unreadable
 
 
-def result_in(path: Path) -> NodeResult:
-    """Return the result in a file. Raises ContractError, OSError."""
+@contextmanager
+def naming(path: Path) -> Iterator[Path]:
+    """Have what is wrong with a document say in which file. Raises ContractError."""
     try:
-        return node_result(parse(files.read_at_most(path, MOST_RESULT_BYTES)), TESTS)
+        yield path
     except ContractError as error:
         raise ContractError(f"{path}: {error}") from error
+
+
+def result_in(path: Path) -> NodeResult:
+    """Return the result in a file. Raises ContractError, OSError."""
+    with naming(path):
+        return node_result(parse(files.read_at_most(path, MOST_RESULT_BYTES)), TESTS)
 
 
 def one_or_more(path: Path) -> tuple[dict[str, NodeResult], dict[str, str]]:

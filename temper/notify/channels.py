@@ -14,6 +14,7 @@ from email.message import EmailMessage
 from email.utils import formatdate, make_msgid
 from typing import IO, TYPE_CHECKING
 
+from temper.base.options import told
 from temper.notify.outcome import Message
 from temper.notify.settings import Mail, Tls, Webhook, is_local
 from validation.model.printable import one_line
@@ -118,7 +119,10 @@ def _complaint(error: Exception, channel: Webhook | Mail) -> str:
     elif isinstance(error, smtplib.SMTPRecipientsRefused):
         said = f"refused the recipients {', '.join(error.recipients)}: {error}"
     else:
-        said = str(getattr(error, "reason", "") or error) or type(error).__name__
+        reason = getattr(error, "reason", "") or error
+        # An answer of a mail server is an OSError, too, and its number says more than its words.
+        said = str(reason) if isinstance(reason, smtplib.SMTPException) else told(reason)
+        said = said or type(error).__name__
     for secret in _secrets(channel):
         # A short one is part of other words, too.
         before, after = ("", "") if len(secret) > LONGEST_COMMON_WORD else (r"(?<!\w)", r"(?!\w)")

@@ -10,6 +10,7 @@ from typing import Any
 
 from temper.base import ROOT
 from temper.base.nodes import counted, ranges
+from temper.base.options import told
 from temper.base.outcome import BAD
 from temper.report import origin
 from temper.report.origin import CHECK
@@ -116,7 +117,7 @@ def outcome(
         found = CHECKS[check][1](reports / name)
     except (OSError, ContractError) as error:
         return CheckOutcome(
-            CheckState.NOT_CARRIED_OUT, f"{ended}, and its report cannot be read: {one_line(str(error))}"
+            CheckState.NOT_CARRIED_OUT, f"{ended}, and its report cannot be read: {one_line(told(error))}"
         )
     if status and found.state is CheckState.GOOD:
         # Of a command that broke off after its report, nobody knows what else it should have done.

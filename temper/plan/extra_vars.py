@@ -49,7 +49,7 @@ def variables_of(texts: Iterable[str]) -> dict[str, Any]:
                 raise ExtraVarsError(
                     f"-e {shown}: expected a file with variables: {error.strerror}"
                 ) from error
-            except (ValueError, yaml.YAMLError) as error:
+            except (ValueError, RecursionError, yaml.YAMLError) as error:
                 mark = getattr(error, "problem_mark", None)
                 where = f", line {mark.line + 1}" if mark else ""
                 problem = getattr(error, "problem", None) or "it is none"

@@ -21,6 +21,7 @@ from typing import Any
 
 from temper.base import ROOT, typed
 from temper.base.nodes import RACK_VARIABLES, counted, with_rack
+from temper.base.options import told
 from temper.base.selection import NOTHING_DONE, no_nodes
 from validation.model.printable import printable
 
@@ -403,7 +404,7 @@ def ansible(
             capture_output=True, text=True, stdin=subprocess.DEVNULL, env={**os.environ, **PLAIN, **more},
         )  # fmt: skip
     except OSError as error:
-        raise InventoryError(f"{command} cannot be run: {error}; make setup installs it") from error
+        raise InventoryError(f"{command} cannot be run: {told(error)}; make setup installs it") from error
 
 
 def last_words(done: subprocess.CompletedProcess[str]) -> str:

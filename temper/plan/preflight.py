@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from temper.base import DATA, ROOT
+from temper.base.options import told
 from temper.plan.contradictions import profiles_of
 from temper.plan.convert import plain
 from temper.plan.facts import NodeFacts
@@ -242,6 +243,6 @@ def read_certificate(path: str) -> Certificate:
     except (OSError, ValueError) as error:
         raise ValueError(
             "nvidia_stack_mok_certificate: expected an X.509 certificate (PEM or DER) on this machine at "
-            f"{path}: {error}"
+            f"{path}: {told(error)}"
         ) from error
     return Certificate(ssl.DER_cert_to_PEM_cert(data), hashlib.sha256(data).hexdigest())

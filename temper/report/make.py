@@ -17,7 +17,7 @@ from temper.judge import cohort, fleet_metrics
 from temper.judge.fabric import judge_fabric
 from temper.judge.fleet_results import FleetResults, is_document
 from temper.judge.own_past import Compared, OwnPast
-from temper.judge.results import results_in
+from temper.judge.results import naming, results_in
 from temper.judge.unshown import Unshown
 from temper.report import origin
 from temper.report.inputs import Report, Validation, of_runs
@@ -118,8 +118,13 @@ def judge(options: argparse.Namespace) -> int:
 
 def _from_files(options: argparse.Namespace) -> tuple[FleetResults, Fleet | None]:
     measured = FleetResults()
-    measured.add(read_fleet(options.expectations, TESTS).nodes, *results_in(options.results))
-    return measured, read_rounds(parse(options.fabric.read_bytes())) if options.fabric else None
+    with naming(options.expectations) as path:
+        expected = read_fleet(path, TESTS)
+    measured.add(expected.nodes, *results_in(options.results))
+    if not options.fabric:
+        return measured, None
+    with naming(options.fabric) as path:
+        return measured, read_rounds(parse(path.read_bytes()))
 
 
 def _from_stdin() -> tuple[FleetResults, Fleet | None]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from temper.base import ROOT
 from temper.base.nodes import RACK
+from temper.judge.results import naming
 from validation.model.contract import dumps, loads
 from validation.processes.files import write_atomically
 
@@ -86,8 +87,8 @@ def write(folder: Path, found: Origin) -> None:
 
 def read(folder: Path) -> Origin:
     """Read the origin of a report; former reports have none. Raises OSError, ContractError."""
-    file = folder / FILE
-    return loads(Origin, file.read_bytes()) if file.exists() else Origin()
+    with naming(folder / FILE) as file:
+        return loads(Origin, file.read_bytes()) if file.exists() else Origin()
 
 
 def typed(source: str, root: Path = ROOT) -> str:

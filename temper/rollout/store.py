@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from temper.base import ROOT
+from temper.base.options import told
 from temper.rollout.machine import after, begun, interrupted, tried_again, upcoming
 from temper.rollout.model import (
     ALLOWED,
@@ -204,7 +205,7 @@ class RolloutStore:
                 connection.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
             raise StoreError(
-                f"the roll-outs in {self.path} cannot be read or written: {error}; nothing was changed"
+                f"the roll-outs in {self.path} cannot be read or written: {told(error)}; nothing was recorded"
             ) from error
 
     # The lease

@@ -70,7 +70,7 @@ def test_a_plan_of_an_earlier_run_is_not_taken_for_this_one(
     assert "no plan was made" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("ended", "status"), [(0, 0), (2, 0), (1, 2), (4, 2), (99, 2)])
+@pytest.mark.parametrize(("ended", "status"), [(0, 0), (2, 0), (1, 2), (4, 2), (99, 130)])
 def test_a_plan_of_another_run_is_not_taken_for_one_that_broke_off(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch, ended: int, status: int
 ) -> None:

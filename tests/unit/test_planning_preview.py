@@ -162,6 +162,7 @@ def test_no_certificate_is_nothing_to_know() -> None:
 def test_a_certificate_that_is_missing_refuses_the_node() -> None:
     (problem,) = fact({"nvidia_stack_mok_certificate": "/does/not/exist.pem"})["problems"]
     assert problem.startswith("nvidia_stack_mok_certificate: expected an X.509 certificate")
+    assert "Errno" not in problem
 
 
 # ---------------------------------------------------------------- container engines

@@ -17,6 +17,7 @@ from unittest.mock import Mock
 import pytest
 from ansible.errors import ExitCode
 
+from temper.base.nodes import printable
 from temper.cli import doctor
 from temper.cli.main import BAD, COMMANDS, GOOD, INTERRUPTED, NOT_CARRIED_OUT, NOT_FINISHED, NOT_TOLD, main
 from tests.unit.each import each
@@ -222,6 +223,7 @@ def test_an_interrupted_command_says_so(
 
 @each(
     (OSError(28, "No space left on device", "re\x1b[2Jports"), False),
+    (OSError(28, "No space left on device"), False),
     (RuntimeError("Symlink loop from 'x'"), True),
 )
 def test_status_1_says_only_that_a_node_is_bad(error: Exception, is_fault: bool) -> None:
@@ -229,9 +231,53 @@ def test_status_1_says_only_that_a_node_is_bad(error: Exception, is_fault: bool)
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(said):
         patch.setattr(doctor, "main", Mock(side_effect=error))
         assert main(["doctor"]) == 2
-    assert "\x1b" not in said.getvalue()
+    assert not re.search("\x1b|Errno", said.getvalue())
     assert str(error.args[-1 if is_fault else 1]) in said.getvalue()
     assert ("Traceback" in said.getvalue()) is is_fault
+
+
+#: Commands that read one file, FILE.
+READING = (
+    "rollout status --folder FILE",
+    "fleet run tune -i hosts -e @FILE",
+    "fleet pulled FILE -i hosts",
+    "compliance status --reports FILE",
+    "compliance drifts --history FILE",
+    "compliance scan --results FILE",
+    "notify test --settings FILE",
+    "report --output out --results results --expectations FILE",
+    "report --output out --results results --expectations expectations.json --fabric FILE",
+    "pages --output out --validation FILE",
+    "pages --output out --compliance FILE",
+    "compare FILE FILE",
+    "propose --evidence FILE",
+    "accept gpu01 --history FILE",
+)
+
+
+@pytest.fixture
+def unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """Names of what no command can read, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    Path("results").mkdir()
+    Path("loop").symlink_to("loop")
+    Path("empty").touch()
+    Path("nested").write_text("[" * 3000)
+    Path("e\x1b[2Jscape").write_text("{")
+    Path("expectations.json").write_text('{"schema_version": 3, "nodes": {}}')
+    return "missing", "folder", "folder/" + "x" * 300, "loop", "empty", "nested", "e\x1b[2Jscape", "\udcff"
+
+
+@each(*READING)
+def test_what_cannot_be_read_is_named_in_a_sentence(line: str, unreadable: tuple[str, ...]) -> None:
+    for name in unreadable:
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            assert main([word.replace("FILE", name) for word in line.split()]) == 2, name
+        assert "Traceback" not in said.getvalue(), name
+        assert "\x1b" not in said.getvalue()
+        assert printable(name) in said.getvalue()
 
 
 def test_the_doctor_speaks_before_it_has_read_the_inventory(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +112,24 @@ def test_what_has_begun_is_never_told_as_not_carried_out(monkeypatch: pytest.Mon
 
         monkeypatch.setattr(subprocess, "run", run)
         assert main(["uninstall", "--yes"]) == own
+
+
+def test_ctrl_c_lets_ansible_say_what_it_leaves(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        signal.raise_signal(signal.SIGINT)
+        ended.append(command)
+        return subprocess.CompletedProcess(command, 99)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert main(["uninstall", "--yes"]) == 130
+    assert len(ended) == 1
+    assert "temper uninstall: interrupted" in capsys.readouterr().err
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
 
 
 def test_what_is_refused_is_not_asked_for(runs: Runs) -> None:

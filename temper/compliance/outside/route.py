@@ -7,6 +7,7 @@ import socket
 import subprocess
 from dataclasses import dataclass
 
+from temper.base.options import told
 from temper.plan.ssh_client import Connection, Plugin, SshClient, known_keys
 
 #: Addresses of one name.
@@ -39,7 +40,7 @@ class Route:
         try:
             found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
-            raise RouteError(f"this machine knows no address of {self.host}: {error}") from None
+            raise RouteError(f"this machine knows no address of {self.host}: {told(error)}") from None
         return tuple(dict.fromkeys(str(entry[4][0]) for entry in found))[:MOST_ADDRESSES]
 
     def known_keys(self) -> dict[str, set[str]]:
@@ -47,7 +48,7 @@ class Route:
         try:
             return known_keys(self.known_as, self.known_hosts)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise RouteError(f"ssh-keygen could not be run: {error}") from None
+            raise RouteError(f"ssh-keygen could not be run: {told(error)}") from None
 
 
 def route(plugin: Plugin) -> Route:

@@ -281,3 +281,4 @@ def test_an_ssh_keygen_that_never_answers_is_one_sentence(
     monkeypatch.setenv("PATH", str(hanging.parent))
     (problem,) = problems(settings.directory, tmp_path / "signers")
     assert "ssh-keygen cannot be run" in problem
+    assert "Errno" not in problem

@@ -760,13 +760,21 @@ def test_no_run_begins_while_another_may_hold_nodes(
             ["-e", "{firewall_peers: '{{ inventory_dir }}'}"],
             "-e: firewall_peers is a template of inventory_dir",
         ),
+        (["-i", "slashed.json"], "rack1/gpu07: expected names without a slash"),
     ],
 )
 def test_a_run_that_cannot_be_is_not_recorded(
-    options: list[str], words: str, cut_off: Journal, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: list[str],
+    words: str,
+    cut_off: Journal,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     cut_off.finish(CUT_OFF, "given up")
-    assert main(["run", "compliance", "-i", str(tmp_path / "hosts.json"), *options]) == 2
+    monkeypatch.chdir(tmp_path)
+    Path("slashed.json").write_text('{"gpu_nodes": {"hosts": {"rack1/gpu07": {}}}}')
+    assert main(["run", "compliance", "-i", "hosts.json", *options]) == 2
     assert words in capsys.readouterr().err
     last = cut_off.last()
     assert last

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from temper.cli import rollout as command
-from temper.cli.main import INTERRUPTED
-from temper.cli.main import main as temper
+from temper.cli.main import INTERRUPTED, main
 from temper.rollout.engine import Engine
 from temper.rollout.model import Mode, NodeState, Outcome, Step, StepResult
 from temper.rollout.policy import Policy, Share
@@ -46,7 +45,7 @@ class Controller:
         self.script.calls.clear()
 
     def type(self, *words: str) -> int:
-        return temper(["rollout", *words, "--folder", str(self.folder)])
+        return main(["rollout", *words, "--folder", str(self.folder)])
 
     def states(self) -> list[NodeState]:
         rollout = self.store.load()

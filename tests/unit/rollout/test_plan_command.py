@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import errno
 import getpass
 import io
 import json
@@ -13,6 +14,7 @@ import sys
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jinja2
 import pytest
@@ -31,7 +33,7 @@ from temper.rollout.fleet import candidates, proposal
 from temper.rollout.forecast import forecast, plan_text
 from temper.rollout.model import Mode, NodeState, Step
 from temper.rollout.policy import Drain, Policy, Share
-from temper.rollout.store import RolloutStore
+from temper.rollout.store import RolloutStore, StoreError
 from temper.rollout.windows import Window
 from tests.unit.each import each
 from tests.unit.rollout.fleets import NOW, begin, having, nodes
@@ -460,14 +462,21 @@ def test_a_pipe_that_closes_is_no_error_of_the_program(tmp_path: Path) -> None:
         assert said.stderr.read() == ""
 
 
+@pytest.fixture
+def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a roll-out that nobody works on."""
+    rollout = begin(nodes(1))
+    RolloutStore(tmp_path / "rollouts.sqlite").create(
+        rollout.stack, rollout.policy, rollout.nodes, rollout.records, NOW, ["mine"]
+    )
+    monkeypatch.setattr(command, "groups_of", lambda _: {name: ["gpu_nodes"] for name in rollout.nodes})
+    return tmp_path
+
+
 @each(False, True)
 def test_a_closed_terminal_ends_nothing_under_nohup(
-    ignored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ignored: bool, begun: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rollout = begin(nodes(1))
-    store = RolloutStore(tmp_path / "rollouts.sqlite")
-    store.create(rollout.stack, rollout.policy, rollout.nodes, rollout.records, NOW)
-
     async def hang_up(*_: object) -> Ending:
         os.kill(os.getpid(), signal.SIGHUP)
         await asyncio.sleep(0.1)
@@ -476,10 +485,22 @@ def test_a_closed_terminal_ends_nothing_under_nohup(
     monkeypatch.setattr(Engine, "run", hang_up)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
     try:
-        given = argparse.Namespace(folder=tmp_path, inventory=[Path("x")])
-        assert command._carry_out(given, store, 1) == (0 if ignored else 1)
+        assert temper(["rollout", "resume", "--folder", str(begun)]) == (0 if ignored else 130)
+        again = f"temper rollout resume --folder {begun}"
+        assert (again in capsys.readouterr().err) is not ignored
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+@each(StoreError("no space"), OSError(errno.ENOSPC, "no space"))
+def test_a_roll_out_that_this_machine_ends_is_left_to_a_person(
+    error: Exception, begun: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nodes are on their way: it is not as if nothing had been carried out."""
+    monkeypatch.setattr(Engine, "run", Mock(side_effect=error))
+    assert command.main(["resume", "--folder", str(begun)]) == 1
+    said = capsys.readouterr().err
+    assert all(fact in said for fact in ("no space", f"temper rollout resume --folder {begun}"))
 
 
 def test_without_a_roll_out_a_command_says_how_one_begins(

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from temper.rollout.playbooks import CHECKOUT, Ansible, Played
+from tests.unit.ansible_commands import ansible
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.component
@@ -134,3 +135,19 @@ def test_an_inventory_that_cannot_be_read_now_is_no_failure_of_the_node(tmp_path
     played = asyncio.run(Ansible(tmp_path, [str(inventory)]).playbook("upgrade_step", NODE, "step", {}))
     assert (played.ok, played.refused, played.unreachable) == (False, False, True)
     assert "step.log" in played.said
+
+
+@pytest.mark.parametrize(
+    ("playbook", "command"),
+    [
+        ("upgrade_step", "temper rollout run"),
+        ("upgrade_settle", "temper rollout run"),
+        ("release", "temper fleet abort"),
+    ],
+)
+def test_a_playbook_that_a_command_starts_names_that_command(
+    playbook: str, command: str, arguments: tuple[str, str, str]
+) -> None:
+    done = ansible("playbook", "-i", arguments[1], f"playbooks/{playbook}.yml")
+    assert done.returncode == 2
+    assert command in " ".join(done.stdout.split())
