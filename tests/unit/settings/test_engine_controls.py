@@ -17,6 +17,7 @@ from ansible.module_utils.temper.engines import busy
 from ansible.module_utils.temper.packaging.packages import PackageError
 from ansible.module_utils.temper.settings import engine, files, in_place, pam_lines, record, system
 
+from tests.unit.executables import executable
 from tests.unit.settings.role_plans import carried_out, item, role_plan, with_packages
 
 Run = Callable[..., dict[str, Any]]
@@ -90,8 +91,7 @@ class Node:
         self.program("pam-auth-update", PAM_AUTH_UPDATE.format(stacks=self.stacks))
 
     def program(self, name: str, text: str) -> None:
-        (self.bin / name).write_text(text)
-        (self.bin / name).chmod(0o755)
+        executable(self.bin / name, text)
 
     def file(self, name: str, text: str, mode: int = 0o644) -> Path:
         path = self.path / name

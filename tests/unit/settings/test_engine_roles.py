@@ -14,6 +14,7 @@ from ansible.module_utils.temper.settings import engine, record, system
 from ansible.module_utils.temper.settings.files import WholeFile
 
 from tests.unit.each import each
+from tests.unit.executables import executable
 from tests.unit.settings.role_plans import carried_out, item, role_plan, with_packages
 
 Run = Callable[..., dict[str, Any]]
@@ -82,8 +83,7 @@ class Node:
         self.program("rebuild", PROGRAM)
 
     def program(self, name: str, text: str) -> None:
-        (self.bin / name).write_text(text)
-        (self.bin / name).chmod(0o755)
+        executable(self.bin / name, text)
 
     def file(self, name: str, content: str | None = "text\n") -> dict[str, Any]:
         return {"path": str(self.path / "etc" / name), "content": content}

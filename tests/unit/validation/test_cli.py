@@ -18,6 +18,7 @@ import yaml
 from temper.cli import main as temper
 from temper.judge.history_store import History
 from tests.unit.each import each
+from tests.unit.executables import executable
 from tests.unit.validation.samples import expectation, measurement, node_result, one_test
 from tests.waiting import wait_until
 from validation.checks import registry
@@ -693,9 +694,7 @@ def test_a_report_answers_programs_with_its_summary(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_run_that_is_stopped_writes_no_result(number: signal.Signals, tmp_path: Path) -> None:
     # A nvidia-smi that hangs keeps the run busy until it is stopped.
-    program = tmp_path / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\necho > {tmp_path}/asked\nexec sleep 600\n")
-    program.chmod(0o755)
+    executable(tmp_path / "nvidia-smi", f"echo > {tmp_path}/asked\nexec sleep 600")
     output = tmp_path / "result.json"
     process = subprocess.Popen(
         [*PYTHON, "-m", "validation", "run", "--test=health", f"--output={output}"],
