@@ -75,16 +75,12 @@ def test_an_address_without_a_password_is_taken(value: str) -> None:
 # ---------------------------------------------------------------- names
 
 
-def test_a_typo_gets_the_likeliest_name() -> None:
-    assert problems({"firewall_itmes": []}) == [
-        "firewall_itmes: no role has a variable of this name; did you mean firewall_items?"
-    ]
-
-
-def test_a_name_like_no_other_gets_the_readme() -> None:
-    assert problems({"firewall_xyzzy": 1}) == [
-        "firewall_xyzzy: no role has a variable of this name; see the README of the role for its variables"
-    ]
+@each(
+    ("firewall_itmes", "; did you mean firewall_items?"),
+    ("firewall_xyzzy", "; see the README of the role for its variables"),
+)
+def test_a_name_that_no_role_has_gets_the_likeliest_one_or_the_readme(name: str, remedy: str) -> None:
+    assert problems({name: []}) == [f"{name}: no role has a variable of this name{remedy}"]
 
 
 def test_all_typos_are_found_at_once() -> None:

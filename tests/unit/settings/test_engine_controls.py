@@ -1072,28 +1072,25 @@ def test_profile_that_pam_auth_update_brings_back_is_taken_out_again(harden: Run
     assert (node.stacks / "common-auth").read_text() == before
 
 
+@pytest.mark.parametrize(
+    ("above", "options"),
+    [
+        (b"31 30 0:2 / /tmp rw,nosuid - tmpfs tmpfs rw\n", "nosuid"),
+        # Of a user, who names his folder as a line of another mount.
+        (
+            b"31 30 0:3 / /home/u/x\r1\x0b0\x0b0:1\x0b/\x0b/tmp\x0bnosuid,nodev\ry\xff rw - fuse.x x rw\n",
+            "nodev",
+        ),
+    ],
+)
 def test_options_in_force_are_those_of_the_mount_on_top(
-    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mounts = node.file(
-        "mountinfo",
-        "30 1 0:1 / /tmp rw,nodev shared:1 - ext4 /dev/sda rw\n31 30 0:2 / /tmp rw,nosuid - tmpfs tmpfs rw\n",
-    )
-    monkeypatch.setattr(system, "MOUNTINFO", mounts)
-    result = harden(("mount", {"path": "/tmp", "options": ["nodev", "nosuid"]}), check_mode=True)
-    assert result["actions"] == ["mount:/tmp: nosuid -> nodev,nosuid"]
-
-
-def test_a_folder_on_which_a_user_mounts_is_no_other_mount(
-    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch, above: bytes, options: str
 ) -> None:
     mounts = node.file("mountinfo", "")
-    forged = "x\r1\x0b0\x0b0:1\x0b/\x0b/tmp\x0bnosuid,nodev\ry\udcff"
-    line = f"31 30 0:3 / /home/u/{forged} rw - fuse.x x rw\n".encode(errors="surrogateescape")
-    mounts.write_bytes(b"30 1 0:1 / /tmp rw,nodev - ext4 /dev/sda rw\n" + line)
+    mounts.write_bytes(b"30 1 0:1 / /tmp rw,nodev shared:1 - ext4 /dev/sda rw\n" + above)
     monkeypatch.setattr(system, "MOUNTINFO", mounts)
     result = harden(("mount", {"path": "/tmp", "options": ["nodev", "nosuid"]}), check_mode=True)
-    assert result["actions"] == ["mount:/tmp: nodev -> nodev,nosuid"]
+    assert result["actions"] == [f"mount:/tmp: {options} -> nodev,nosuid"]
 
 
 def test_a_directory_that_is_no_mount_point_is_let_be_unless_it_may_be_bound(harden: Run, node: Node) -> None:

@@ -392,14 +392,6 @@ def test_a_disk_that_fills_up_costs_the_file_and_not_the_verdict(
         assert "No space left" in said.err
 
 
-def test_an_output_that_is_no_file_is_refused_before_anything_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(commands, "run_plan", None)
-    assert main.main(["run", "--output", str(tmp_path)]) == 2
-    assert "expected a file, or none yet" in capsys.readouterr().err
-
-
 @each(b"\xff\xfe", b'{"power_limit_w": 1' + b"0" * 400 + b"}")
 def test_input_that_makes_no_sense_is_status_2_and_one_sentence(
     content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
