@@ -55,10 +55,9 @@ class Part:
 class Store:
     """The file, as one part of it sees it, made where it is not there. Raises HistoryError throughout."""
 
-    def __init__(self, path: Path, part: Part, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, path: Path, part: Part) -> None:
         self.path = path
         self.part = part
-        self.patience_s = patience_s
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
@@ -67,9 +66,7 @@ class Store:
             own(self.path.parent)
             own_file(self.path)
             # Transactions begin where the code says so.
-            with closing(
-                sqlite3.connect(self.path, timeout=self.patience_s, isolation_level=None)
-            ) as connection:
+            with closing(sqlite3.connect(self.path, timeout=PATIENCE_S, isolation_level=None)) as connection:
                 # Of one moment: another may be making the tables.
                 connection.execute("BEGIN")
                 self._refuse_strangers(connection)
@@ -90,9 +87,7 @@ class Store:
     def rewrite(self) -> None:
         """Write the file anew, so that nothing which was removed is left in it."""
         try:
-            with closing(
-                sqlite3.connect(self.path, timeout=self.patience_s, isolation_level=None)
-            ) as connection:
+            with closing(sqlite3.connect(self.path, timeout=PATIENCE_S, isolation_level=None)) as connection:
                 connection.execute("VACUUM")
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.Error as error:
@@ -133,7 +128,7 @@ class Store:
         return sqlite3.connect(
             f"{self.path.absolute().as_uri()}?{mode}",
             uri=True,
-            timeout=self.patience_s,
+            timeout=PATIENCE_S,
             isolation_level=None,
         )
 
@@ -180,7 +175,7 @@ class Store:
         if _in_use(error):
             return HistoryError(
                 f"the history {self.path} is in use: another run has been writing to it for "
-                f"{self.patience_s:g} s; run again when that has ended{outcome}"
+                f"{PATIENCE_S:g} s; run again when that has ended{outcome}"
             )
         if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
             outcome += f"; {DAMAGED}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from temper.base.store import DAMAGED, PATIENCE_S, HistoryError, Part, Store
+from temper.base.store import DAMAGED, HistoryError, Part, Store
 from temper.compliance.evidence import Head
 from temper.compliance.model import HARDENING, ControlResult, State, Statement
 
@@ -78,9 +78,9 @@ class Drift:
 class History:
     """The file, which is made where it is not there. Raises HistoryError throughout."""
 
-    def __init__(self, path: Path, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._store = Store(path, PART, patience_s)
+        self._store = Store(path, PART)
 
     def take_over(self, former: Path) -> None:
         """Add what is in a file of compliance alone, which was its history before, unless that was done.

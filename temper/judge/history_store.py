@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from temper.base.store import PATIENCE_S, Part, Store
+from temper.base.store import Part, Store
 from temper.judge.history import Past, PastDigest, PastNumber, PastRun, basis
 from validation.model.contract import NodeResult
 
@@ -45,9 +45,9 @@ NUMBERS, DIGESTS = VALUES.format("number"), VALUES.format("digest")
 class History:
     """What is known of all nodes' runs. Raises HistoryError throughout."""
 
-    def __init__(self, path: Path, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._store = Store(path, PART, patience_s)
+        self._store = Store(path, PART)
 
     def past(
         self, nodes: Iterable[str], results: Mapping[str, NodeResult] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from temper.base.store import PATIENCE_S, Part, Store
+from temper.base.store import Part, Store
 
 #: A check is its command: another one asks other nodes, or other things.
 PART = Part(
@@ -20,8 +20,8 @@ PART = Part(
 class Told:
     """The part of the file. Raises HistoryError throughout."""
 
-    def __init__(self, path: Path, patience_s: float = PATIENCE_S) -> None:
-        self._store = Store(path, PART, patience_s)
+    def __init__(self, path: Path) -> None:
+        self._store = Store(path, PART)
 
     def last(self, command: str, channel: str) -> str | None:
         """Return the outcome that this channel was told last; None where it was told nothing yet."""

@@ -25,6 +25,7 @@ from temper.report import write as pages
 from temper.report.inputs import Report
 from temper.report.origin import Origin
 from validation.model.contract import Encoded, dumps, encoded, json_text
+from validation.model.grouping import by_key
 from validation.model.printable import aligned, first_of, printable
 from validation.processes.files import write_atomically
 
@@ -183,34 +184,35 @@ def found_and_wanted(control: ControlResult) -> str:
 
 def unread_lines(statement: Statement) -> Iterator[str]:
     """Yield what nobody knows, and why."""
-    alike: dict[str, list[str]] = {}
+    unread: list[tuple[str, str]] = []
     for node in statement.nodes:
         if node.verdict is Verdict.NOT_CHECKED and not node.controls:
-            alike.setdefault(f"the node: {oscal.line(node.reason)}", []).append(node.node)
-        for control in node.shown:
-            if control.state is State.NOT_CHECKED:
-                alike.setdefault(f"{control.id}: {oscal.line(control.reason)}", []).append(node.node)
-    if alike:
-        yield "\n".join(
-            ["Not checked, and not counted as passed:"]
-            + [f"  {what} (on {first_of(nodes)})" for what, nodes in alike.items()]
-        )
+            unread.append((f"the node: {oscal.line(node.reason)}", node.node))
+        unread += [
+            (f"{control.id}: {oscal.line(control.reason)}", node.node)
+            for control in node.shown
+            if control.state is State.NOT_CHECKED
+        ]
+    yield from on_nodes("Not checked, and not counted as passed:", unread)
+
+
+def on_nodes(heading: str, found: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield what is the same on nodes once, with their names; nothing where nothing is found."""
+    if alike := by_key(found):
+        yield "\n".join([heading, *(f"  {what} (on {first_of(nodes)})" for what, nodes in alike.items())])
 
 
 def waiver_lines(statement: Statement) -> Iterator[str]:
     """Waivers that somebody has to look at, and controls that one waives although they fail."""
     if statement.waivers:
         yield "\n".join(["Waivers:", *(f"  {finding.text}" for finding in statement.waivers)])
-    alike: dict[str, list[str]] = {}
-    for node in statement.nodes:
-        for control in node.shown:
-            if control.waived_by is WaivedBy.OPERATOR:
-                alike.setdefault(f"{control.id}: {control.waiver}", []).append(node.node)
-    if alike:
-        yield "\n".join(
-            ["Waived, and would fail:"]
-            + [f"  {what} (on {first_of(nodes)})" for what, nodes in alike.items()]
-        )
+    waived = (
+        (f"{control.id}: {control.waiver}", node.node)
+        for node in statement.nodes
+        for control in node.shown
+        if control.waived_by is WaivedBy.OPERATOR
+    )
+    yield from on_nodes("Waived, and would fail:", waived)
     yield from relaxed_lines(statement)
 
 

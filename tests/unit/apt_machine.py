@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ansible.module_utils.temper.packaging import packages
 
+from tests.unit.executables import executable
 from tests.unit.openpgp_keys import KeyRing
 
 
@@ -22,8 +23,7 @@ def built(control: str, script: str, removal: str) -> bytes:
         (tree / "control").write_text(control)
         for kind, lines in (("postinst", script), ("postrm", removal)):
             if lines:
-                (tree / kind).write_text(f"#!/bin/sh\n{lines}\n")
-                (tree / kind).chmod(0o755)
+                executable(tree / kind, lines)
         command = ["dpkg-deb", "-Znone", "--build", str(tree.parent), str(file)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         return file.read_bytes()

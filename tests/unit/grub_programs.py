@@ -11,6 +11,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.unit.executables import executable
+
 UUID = "11111111-2222-3333-4444-555555555555"
 ENTRY = """{indent}menuentry '{title}' --class debian --class os $menuentry_id_option '{identity}' {{
 {indent}	load_video
@@ -103,8 +105,7 @@ class Grub:
         constants = {"ROOT": str(root), "UUID": UUID, "ENTRY": ENTRY, "HEADER": HEADER}
         head = "".join(f"{name} = {value!r}\n" for name, value in constants.items())
         for name, text in (("update-grub", UPDATE), ("grub-editenv", EDITENV), ("grub-probe", PROBE)):
-            (programs / name).write_text(f"#!{sys.executable}\n{head}{text}")
-            (programs / name).chmod(0o755)
+            executable(programs / name, f"#!{sys.executable}\n{head}{text}")
         return cls(root, programs)
 
     def say(self, target: str, answer: str) -> None:

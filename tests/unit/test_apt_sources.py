@@ -54,9 +54,13 @@ def test_components_of_a_suite_stand_together() -> None:
     ]
 
 
-def test_others_repositories_are_not_taken_for_the_distributions() -> None:
-    others = target("https://apt.example.com/", "bookworm", "main", origin="Example")
-    assert apt_sources.parse(others, "Debian") == []
+@each(
+    {"origin": "Example"},
+    # What Temper added is not the node's own.
+    {"entry": "/etc/apt/sources.list.d/temper-debian.sources:1"},
+)
+def test_others_repositories_are_not_taken_for_the_distributions(of: dict[str, str]) -> None:
+    assert apt_sources.parse(target("http://mirror/debian/", "bookworm", "main", **of), "Debian") == []
 
 
 def test_repository_whose_list_was_never_fetched_is_known_by_its_folder() -> None:
@@ -64,16 +68,6 @@ def test_repository_whose_list_was_never_fetched_is_known_by_its_folder() -> Non
     others = target("http://mirror/other/", "bookworm", "main", origin="")
     found = apt_sources.parse(f"{security}\n{others}", "Debian")
     assert [source["suite"] for source in found] == ["bookworm-security"]
-
-
-def test_what_temper_added_is_not_the_nodes_own() -> None:
-    ours = target(
-        "http://mirror/debian/",
-        "bookworm",
-        "non-free",
-        entry="/etc/apt/sources.list.d/temper-debian.sources:1",
-    )
-    assert apt_sources.parse(ours, "Debian") == []
 
 
 @each(

@@ -13,6 +13,7 @@ from ansible.module_utils.temper.packaging import dkms as dkms_logs
 from ansible.module_utils.temper.settings.base import SettingError
 
 from tests.lab.gpu_simulator import contents, libraries
+from tests.unit.executables import executable
 from tests.unit.modules_on_disk import Certificate, install_kernel, install_module
 
 pytestmark = pytest.mark.component
@@ -33,10 +34,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (source / "nvidia.o").write_bytes(libraries.kernel_module(VERSION, "open"))
     (source / "build.sh").write_text(contents.text("module-build.sh"))
     (source / "dkms.conf").write_text(contents.text("dkms.conf", VERSION=VERSION))
-    program = tmp_path / "bin/dkms"
-    program.parent.mkdir()
-    program.write_text(contents.text("dkms.py", VERSION="3.3.0"))
-    program.chmod(0o755)
+    program = executable(tmp_path / "bin/dkms", contents.text("dkms.py", VERSION="3.3.0"))
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("GPU_SIMULATOR_ROOT", str(root))
     monkeypatch.setattr(module_builds, "ROOT", root)

@@ -16,6 +16,7 @@ from ansible.module_utils.temper.driver.smi import SettingsError
 
 from temper.plan.preflight import programs
 from tests.unit.each import each
+from tests.unit.executables import executable
 from tests.unit.settings.role_plans import item
 
 Run = Callable[..., dict[str, Any]]
@@ -160,10 +161,9 @@ class Driver:
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
     driver = Driver(tmp_path)
     monkeypatch.setattr(gpu_settings, "RECORD", tmp_path / "run" / "gpu-settings.json")
-    binary = tmp_path / "bin" / "nvidia-smi"
-    binary.parent.mkdir()
-    binary.write_text(NVIDIA_SMI.format(python=sys.executable, state=driver.path))
-    binary.chmod(0o755)
+    binary = executable(
+        tmp_path / "bin" / "nvidia-smi", NVIDIA_SMI.format(python=sys.executable, state=driver.path)
+    )
     monkeypatch.setenv("PATH", f"{binary.parent}:{os.environ['PATH']}")
     driver.boot(H100)
     return driver

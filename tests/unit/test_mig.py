@@ -18,6 +18,7 @@ from ansible.module_utils.temper.driver.smi import SettingsError
 
 from temper.plan.preflight import programs
 from tests.unit.each import each
+from tests.unit.executables import executable
 from tests.unit.gpu_simulator.conftest import PACKAGES, SimulatedNode
 
 H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB"
@@ -455,12 +456,11 @@ def test_a_layout_that_cannot_be_keeps_no_gpu_from_its_clocks_at_boot(
 @pytest.mark.component
 def test_the_installed_program_divides_without_ansible(machine: MakeMachine, tmp_path: Path) -> None:
     node = machine()
-    binary = tmp_path / "nvidia-smi"
-    binary.write_text(
-        f"#!/bin/sh\nexport GPU_SIMULATOR_ROOT={node.node.root} GPU_SIMULATOR_UID=0\n"
-        f'exec {sys.executable} -IS {PACKAGES}/nvidia_smi.py "$@"\n'
+    executable(
+        tmp_path / "nvidia-smi",
+        f"export GPU_SIMULATOR_ROOT={node.node.root} GPU_SIMULATOR_UID=0\n"
+        f'exec {sys.executable} -IS {PACKAGES}/nvidia_smi.py "$@"',
     )
-    binary.chmod(0o755)
     settle(wish({0: ["7g.80gb"]}))
     node.reboot()
     folder = tmp_path / "temper"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.ansible_commands import ansible
+from tests.unit.executables import executable
 
 pytestmark = pytest.mark.component
 
@@ -24,8 +25,7 @@ def test_every_module_runs_with_the_python_that_the_inventory_names(tmp_path: Pa
     lines = {path.read_text().partition("\n")[0] for path in MODULES}
     assert lines == {"#!/usr/bin/python"}
     python, log, play = (tmp_path / name for name in ("another-python", "log", "play.json"))
-    python.write_text(PYTHON.format(log=log))
-    python.chmod(0o755)
+    executable(python, PYTHON.format(log=log))
     one = {"hosts": "localhost", "gather_facts": False, "tasks": [{"node_facts": None}]}
     play.write_text(json.dumps([one]))
     here = ["-i", "localhost,", "-c", "local", "-e", f"ansible_python_interpreter={python}"]

@@ -17,6 +17,7 @@ from ansible.module_utils.temper.driver import loaded_state
 
 from temper.plan.facts import Interface, NodeFacts
 from tests.unit.each import each
+from tests.unit.executables import executable
 from tests.unit.tables import specs
 
 Run = Callable[..., dict[str, Any]]
@@ -78,8 +79,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
     monkeypatch.setattr(process, "SYSTEM_PATH", str(folder))
 
     def add(name: str, script: str) -> None:
-        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-        (folder / name).chmod(0o755)
+        executable(folder / name, script)
 
     return add
 

@@ -45,20 +45,19 @@ def test_armour_may_have_headers_no_checksum_and_windows_line_ends(key_ring: Key
     assert openpgp_keys.fingerprints(block.replace(b"\n", b"\r\n")) == [key_ring.keys["ed25519"]]
 
 
-def test_text_beside_the_armour_is_refused(key_ring: KeyRing) -> None:
-    with pytest.raises(OpenPGPError, match="something else"):
-        openpgp_keys.fingerprints(key_ring.export("ed25519", armour=True) + b"deb http://example.org/ /\n")
-
-
-@pytest.mark.parametrize("keep", [1, 2, 3, 40, 300, -1])
-def test_a_truncated_binary_key_is_refused(key_ring: KeyRing, keep: int) -> None:
-    with pytest.raises(OpenPGPError, match="middle of a packet"):
-        openpgp_keys.fingerprints(key_ring.export("rsa4096", armour=False)[:keep])
-
-
-def test_a_truncated_armour_is_refused(key_ring: KeyRing) -> None:
-    with pytest.raises(OpenPGPError, match="complete"):
-        openpgp_keys.fingerprints(key_ring.export("rsa4096", armour=True)[:-40])
+@pytest.mark.parametrize(
+    ("algorithm", "armour", "kept", "more", "said"),
+    [
+        ("ed25519", True, None, b"deb http://example.org/ /\n", "something else"),
+        ("rsa4096", True, -40, b"", "complete"),
+        *(("rsa4096", False, kept, b"", "middle of a packet") for kept in (1, 2, 3, 40, 300, -1)),
+    ],
+)
+def test_a_key_that_is_cut_off_or_has_text_beside_it_is_refused(
+    key_ring: KeyRing, algorithm: str, armour: bool, kept: int | None, more: bytes, said: str
+) -> None:
+    with pytest.raises(OpenPGPError, match=said):
+        openpgp_keys.fingerprints(key_ring.export(algorithm, armour=armour)[:kept] + more)
 
 
 def test_a_damaged_armour_is_refused(key_ring: KeyRing) -> None:

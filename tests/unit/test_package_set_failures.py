@@ -142,21 +142,20 @@ def test_who_holds_apts_lock_is_said(settle: Run, machine: Machine, monkeypatch:
     assert machine.versions() == {}
 
 
-@each("process 7 (apt)", "process 7")
-def test_whoever_holds_apts_lock_is_said_also_without_a_name(holder: str) -> None:
+LOCK = "/var/lib/dpkg/lock-frontend"
+LOCKED = f"E: Unable to acquire the dpkg frontend lock ({LOCK}), is another process using it?"
+
+
+@each(
+    ("process 7 (apt)", LOCKED, f"{LOCKED} It is held by process 7 (apt)."),
     # apt leaves the name out where it cannot read it.
-    lock = "/var/lib/dpkg/lock-frontend"
-    waited = f"Waiting for cache lock: Could not get lock {lock}. It is held by {holder}...\n"
-    given_up = f"E: Unable to acquire the dpkg frontend lock ({lock}), is another process using it?"
-    assert apt.lines_that_explain(waited + given_up) == f"{given_up} It is held by {holder}."
-
-
-def test_a_lock_that_apt_waited_for_and_got_is_not_blamed() -> None:
-    lock = "/var/lib/dpkg/lock-frontend"
-    waited = f"Waiting for cache lock: Could not get lock {lock}. It is held by process 7 (apt)...\n"
-    assert apt.lines_that_explain(f"{waited}E: Failed to fetch x  404  Not Found") == (
-        "E: Failed to fetch x  404  Not Found"
-    )
+    ("process 7", LOCKED, f"{LOCKED} It is held by process 7."),
+    # It waited, and got the lock.
+    ("process 7 (apt)", "E: Failed to fetch x  404  Not Found", "E: Failed to fetch x  404  Not Found"),
+)
+def test_whoever_holds_apts_lock_is_said_where_apt_gave_up(holder: str, error: str, said: str) -> None:
+    waited = f"Waiting for cache lock: Could not get lock {LOCK}. It is held by {holder}...\n"
+    assert apt.lines_that_explain(waited + error) == said
 
 
 def test_what_had_failed_before_gives_way_to_what_is_wanted_now(

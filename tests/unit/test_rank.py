@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from ansible.module_utils.temper import rank
 
+from tests.unit.executables import executable
 from tests.unit.needs import TORCH_PYTHON, needs_torch
 from tests.unit.rollout.slurm_cluster import programs
 from tests.unit.test_slurm_takes_gpus import Cluster, cluster
@@ -57,10 +58,7 @@ class Machine:
 
     def program(self, name: str, text: str) -> None:
         """A program in PATH."""
-        path = self.root / "bin" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        path.chmod(0o755)
+        executable(self.root / "bin" / name, text)
 
     def cores(self, *siblings: str) -> None:
         """Have cores with these CPUs each."""

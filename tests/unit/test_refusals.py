@@ -55,17 +55,15 @@ def test_every_code_is_used(section: str) -> None:
 
 
 @each(
-    ({}, "facts are missing"),
-    ({"system": "debian-12", "packages": "x"}, "packages"),
+    ("monitoring-system", {}, "facts are missing"),
+    ("monitoring-system", {"system": "debian-12", "packages": "x"}, "packages"),
+    ("gpu-green", {}, "no code gpu-green"),
 )
-def test_a_refusal_with_other_facts_is_none(facts: dict[str, str], words: str) -> None:
+def test_a_refusal_of_no_code_or_with_other_facts_is_none(
+    code: str, facts: dict[str, str], words: str
+) -> None:
     with pytest.raises(CatalogueError, match=words):
-        refusal("monitoring-system", **facts)
-
-
-def test_a_refusal_of_no_code_is_none() -> None:
-    with pytest.raises(CatalogueError, match="no code gpu-green"):
-        refusal("gpu-green")
+        refusal(code, **facts)
 
 
 @each(

@@ -75,16 +75,12 @@ def test_an_address_without_a_password_is_taken(value: str) -> None:
 # ---------------------------------------------------------------- names
 
 
-def test_a_typo_gets_the_likeliest_name() -> None:
-    assert problems({"firewall_itmes": []}) == [
-        "firewall_itmes: no role has a variable of this name; did you mean firewall_items?"
-    ]
-
-
-def test_a_name_like_no_other_gets_the_readme() -> None:
-    assert problems({"firewall_xyzzy": 1}) == [
-        "firewall_xyzzy: no role has a variable of this name; see the README of the role for its variables"
-    ]
+@each(
+    ("firewall_itmes", "; did you mean firewall_items?"),
+    ("firewall_xyzzy", "; see the README of the role for its variables"),
+)
+def test_a_name_that_no_role_has_gets_the_likeliest_one_or_the_readme(name: str, remedy: str) -> None:
+    assert problems({name: []}) == [f"{name}: no role has a variable of this name{remedy}"]
 
 
 def test_all_typos_are_found_at_once() -> None:
@@ -254,14 +250,11 @@ def test_the_roles_own_defaults_are_of_their_own_types() -> None:
     assert role_variables(defaults, real)["problems"] == []
 
 
-def test_a_typo_in_the_role_s_name_is_found_too() -> None:
-    assert unknown_variables(["nvidia_stak_name"], ["nvidia_stack_name"], ["nvidia_stack"]) == [
+def test_a_typo_in_the_role_s_name_is_found_too_and_a_variable_of_the_operator_s_own_left_alone() -> None:
+    given = ["nvidia_stak_name", "site_name", "rack"]
+    assert unknown_variables(given, ["nvidia_stack_name"], ["nvidia_stack"]) == [
         "nvidia_stak_name: no role has a variable of this name; did you mean nvidia_stack_name?"
     ]
-
-
-def test_a_variable_of_the_operator_s_own_is_left_alone() -> None:
-    assert unknown_variables(["site_name", "rack"], ["nvidia_stack_name"], ["nvidia_stack"]) == []
 
 
 # ---------------------------------------------------------------- what a module would refuse on the node

@@ -8,6 +8,7 @@ import pytest
 from ansible.module_utils.temper.driver import runtime
 
 from tests.lab.gpu_simulator import libraries
+from tests.unit.executables import executable
 
 pytestmark = pytest.mark.component
 
@@ -152,9 +153,7 @@ def test_the_fabric_manager_is_asked_for_its_version(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     if script:
-        program = tmp_path / "nv-fabricmanager"
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
+        executable(tmp_path / "nv-fabricmanager", script)
     versions, problem = runtime.prove({"fabric_manager": "580.178.04"})
     if outcome:
         assert outcome in problem

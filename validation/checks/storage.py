@@ -201,6 +201,11 @@ class StorageCheck(Check):
     needs: ClassVar[tuple[Need, ...]] = (Need("a path that the operator names", _why_no_path),)
     plans = BEYOND_QUICK
 
+    def cost(self, idle: IdleNode) -> Iterator[CostStep]:
+        """Yield how long it takes for one path."""
+        yield CostStep("write", min(MOST_WRITE_S, idle.plan.storage_write_s))
+        yield from series(idle.plan.cpu, 2)
+
     def parameters(self, node: Node) -> dict[str, Any]:
         """Return what the measurement is told besides the path and its timing."""
         return {

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 from validation.backends import storage
 from validation.backends.sampling import calm, rate, repeated
-from validation.checks.check import CostStep, IdleNode, series
 from validation.checks.launch import Stage
-from validation.checks.storage import MOST_WRITE_S, THREADS, StorageCheck, on_path
+from validation.checks.storage import THREADS, StorageCheck, on_path
 from validation.model.contract import Measured, Measurement
 from validation.model.plans import Timing
 from validation.processes.child import Request
@@ -80,8 +79,3 @@ class StorageRandomRead(StorageCheck):
     place = 314
     passes = "every read brings its bytes"
     headline = ("storage_random_gb_s",)
-
-    def cost(self, idle: IdleNode) -> Iterator[CostStep]:
-        """Yield how long it takes for one path."""
-        yield CostStep("write", min(MOST_WRITE_S, idle.plan.storage_write_s))
-        yield from series(idle.plan.cpu, 2)

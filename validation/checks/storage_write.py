@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from validation.backends import storage
-from validation.checks.check import CostStep, IdleNode, series
 from validation.checks.launch import Stage
 from validation.checks.storage import (
-    MOST_WRITE_S,
     StorageCheck,
     blocks_to_compare,
     on_path,
@@ -50,8 +47,3 @@ class StorageWrite(StorageCheck):
     place = 312
     passes = "blocks that are read again are what was written"
     headline = ("storage_write_gb_s",)
-
-    def cost(self, idle: IdleNode) -> Iterator[CostStep]:
-        """Yield how long it takes for one path."""
-        yield CostStep("write", min(MOST_WRITE_S, idle.plan.storage_write_s))
-        yield from series(idle.plan.cpu, 2)

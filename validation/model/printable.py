@@ -32,9 +32,9 @@ def first_of(items: Iterable[object], most: int = 8, between: str = ", ") -> str
     return between.join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def number_of(count: int, noun: str, plural: str = "") -> str:
-    """Return a number with its noun: `1 node`, `3 nodes`, `2 batches` where the plural is given."""
-    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
+def number_of(count: int, noun: str) -> str:
+    """Return a number with its noun: `1 node`, `3 nodes`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -29,6 +29,7 @@ from validation.model.contract import (
     loads,
     worst,
 )
+from validation.model.printable import number_of
 from validation.model.quantities import is_rate
 from validation.processes.files import write_atomically
 
@@ -195,7 +196,7 @@ def load(path: Path | None, fresh: Rounds) -> tuple[Rounds, str]:
         found = loads(Rounds, path.read_bytes())
     except ContractError:
         return fresh, f"It begins anew: {path} is damaged."  # which costs the rounds, not the run
-    kept = f"{_number_of_rounds(found.count)} of {found.elapsed_s / 3600:.3g} h that {path} keeps"
+    kept = f"{number_of(found.count, 'round')} of {found.elapsed_s / 3600:.3g} h that {path} keeps"
     same = (found.schema_version, found.node, found.plan, found.kind) == (
         fresh.schema_version,
         fresh.node,
@@ -210,10 +211,6 @@ def load(path: Path | None, fresh: Rounds) -> tuple[Rounds, str]:
     if paused_s >= MOST_PAUSE_S:
         return fresh, f"It begins anew: the {kept} are older than {MOST_PAUSE_S / 3600:.0f} h."
     return found if found.boot == boot_id() else _rebooted(found), f"It goes on with the {kept}."
-
-
-def _number_of_rounds(count: int) -> str:
-    return f"{count} round{'' if count == 1 else 's'}"
 
 
 def _rebooted(rounds: Rounds) -> Rounds:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 
 from tests.lab.gpu_simulator import contents, libraries
 from tests.lab.gpu_simulator.contents import Architecture
@@ -66,35 +67,28 @@ def driver_packages(upstream: str, arch: Architecture) -> Iterator[Package]:
     """Yield the packages of one driver version, tied together by `=` as NVIDIA's are."""
     version = f"{upstream}-1"
     units = "/usr/lib/systemd/system"
+    made = partial(Package, version=version, architecture=arch.debian)
 
-    yield Package(
-        name="libnvidia-ml1",
-        version=version,
-        architecture=arch.debian,
+    yield made(
+        "libnvidia-ml1",
         section="libs",
         description="NVIDIA Management Library (NVML)",
         **contents.library(arch, "libnvidia-ml.so.1", upstream, cuda=DRIVERS[upstream]),
     )
-    yield Package(
-        name="libcuda1",
-        version=version,
-        architecture=arch.debian,
+    yield made(
+        "libcuda1",
         section="libs",
         description="NVIDIA CUDA driver library",
         recommends=f"nvidia-kernel-open-dkms (= {version}) | nvidia-kernel-dkms (= {version})",
         **contents.library(arch, "libcuda.so.1", upstream, libraries.code(DRIVERS[upstream], 1000, 10)),
     )
-    yield Package(
-        name="nvidia-modprobe",
-        version=version,
-        architecture=arch.debian,
+    yield made(
+        "nvidia-modprobe",
         description="utility that loads the NVIDIA kernel module and makes its device files",
         files={"/usr/bin/nvidia-modprobe": contents.program("nvidia-modprobe.sh")},
     )
-    yield Package(
-        name="nvidia-persistenced",
-        version=version,
-        architecture=arch.debian,
+    yield made(
+        "nvidia-persistenced",
         description="daemon that keeps the driver's state while no client uses a GPU",
         depends=f"libnvidia-ml1 (= {version})",
         files={
@@ -105,10 +99,8 @@ def driver_packages(upstream: str, arch: Architecture) -> Iterator[Package]:
         scripts=contents.with_service("nvidia-persistenced", enabled=True),
     )
     same = ("libcuda1", "libnvidia-ml1", "nvidia-modprobe", "nvidia-persistenced")
-    yield Package(
-        name="nvidia-driver-cuda",
-        version=version,
-        architecture=arch.debian,
+    yield made(
+        "nvidia-driver-cuda",
         description="NVIDIA driver, compute part, with nvidia-smi",
         depends=", ".join(f"{name} (= {version})" for name in same),
         files={
@@ -116,18 +108,14 @@ def driver_packages(upstream: str, arch: Architecture) -> Iterator[Package]:
             "/usr/lib/gpu-simulator/nvidia_smi_mig.py": contents.file("nvidia_smi_mig.py"),
         },
     )
-    yield Package(
-        name="nvidia-kernel-support",
-        version=version,
-        architecture=arch.debian,
+    yield made(
+        "nvidia-kernel-support",
         section="kernel",
         description="NVIDIA kernel module support files",
         files={"/usr/lib/modprobe.d/nvidia.conf": contents.file("modprobe.conf")},
     )
-    yield Package(
-        name="firmware-nvidia-gsp",
-        version=version,
-        architecture=arch.debian,
+    yield made(
+        "firmware-nvidia-gsp",
         section="kernel",
         description="firmware of the GPU system processor",
         files={
@@ -137,10 +125,8 @@ def driver_packages(upstream: str, arch: Architecture) -> Iterator[Package]:
     )
     yield _kernel_module("open", version, arch)
     yield _kernel_module("proprietary", version, arch)
-    yield Package(
-        name="nvidia-open",
-        version=version,
-        architecture=arch.debian,
+    yield made(
+        "nvidia-open",
         description="NVIDIA driver with open kernel modules (metapackage)",
         depends=f"nvidia-driver-cuda (= {version}), nvidia-kernel-open-dkms (= {version})",
     )
@@ -191,29 +177,25 @@ def cuda_packages(arch: Architecture) -> Iterator[Package]:
     for major, versions in CUDNN.items():
         for version in versions:
             release = ".".join(version.split(".")[:3])
-            yield Package(
-                name=f"libcudnn9-cuda-{major}",
-                version=version,
-                architecture=arch.debian,
+            made = partial(Package, version=version, architecture=arch.debian)
+            yield made(
+                f"libcudnn9-cuda-{major}",
                 section="libs",
                 description=f"cuDNN runtime libraries for CUDA {major}",
                 # Both have the same library; how NVIDIA's packages settle that is assumed.
                 conflicts=" ".join(f"libcudnn9-cuda-{other}" for other in CUDNN if other != major),
                 **contents.library(arch, "libcudnn.so.9", release, libraries.code(release, 10000, 100, 1)),
             )
-            yield Package(
-                name=f"cudnn9-cuda-{major}",
-                version=version,
-                architecture=arch.debian,
+            yield made(
+                f"cudnn9-cuda-{major}",
                 description=f"cuDNN 9 for CUDA {major} (metapackage)",
                 depends=f"libcudnn9-cuda-{major} (= {version})",
             )
     for version in NCCL:
         header = f'#define NCCL_VERSION "{contents.upstream(version)}"\n'
-        yield Package(
-            name="libnccl2",
-            version=version,
-            architecture=arch.debian,
+        made = partial(Package, version=version, architecture=arch.debian)
+        yield made(
+            "libnccl2",
             section="libs",
             description="NVIDIA collective communication library",
             **contents.library(
@@ -223,10 +205,8 @@ def cuda_packages(arch: Architecture) -> Iterator[Package]:
                 libraries.code(contents.upstream(version), 10000, 100, 1),
             ),
         )
-        yield Package(
-            name="libnccl-dev",
-            version=version,
-            architecture=arch.debian,
+        yield made(
+            "libnccl-dev",
             section="libdevel",
             description="NVIDIA collective communication library, development files",
             depends=f"libnccl2 (= {version})",
@@ -249,29 +229,24 @@ def container_packages(arch: Architecture) -> Iterator[Package]:
     """Yield the container toolkit: four packages of one version."""
     for version, cdi in CONTAINER_TOOLKITS.items():
         upstream = contents.upstream(version)
+        made = partial(Package, version=version, architecture=arch.debian)
         library = contents.stand_in("libnvidia-container", version=upstream)
-        yield Package(
-            name="libnvidia-container1",
-            version=version,
-            architecture=arch.debian,
+        yield made(
+            "libnvidia-container1",
             section="libs",
             description="NVIDIA container runtime library",
             files={f"{arch.libraries}/libnvidia-container.so.1": library},
         )
-        yield Package(
-            name="libnvidia-container-tools",
-            version=version,
-            architecture=arch.debian,
+        yield made(
+            "libnvidia-container-tools",
             description="NVIDIA container runtime library, command line tools",
             depends=f"libnvidia-container1 (= {version})",
             files={
                 "/usr/bin/nvidia-container-cli": contents.program("nvidia-container-cli.sh", VERSION=upstream)
             },
         )
-        yield Package(
-            name="nvidia-container-toolkit-base",
-            version=version,
-            architecture=arch.debian,
+        yield made(
+            "nvidia-container-toolkit-base",
             description="NVIDIA container toolkit, base",
             files={
                 "/usr/bin/nvidia-ctk": contents.program("nvidia-ctk.sh", VERSION=upstream, CDI_VERSION=cdi),
@@ -285,10 +260,8 @@ def container_packages(arch: Architecture) -> Iterator[Package]:
                 "prerm": contents.text("container-toolkit.prerm"),
             },
         )
-        yield Package(
-            name="nvidia-container-toolkit",
-            version=version,
-            architecture=arch.debian,
+        yield made(
+            "nvidia-container-toolkit",
             description="NVIDIA container toolkit",
             depends=f"nvidia-container-toolkit-base (= {version}), libnvidia-container-tools (= {version})",
         )

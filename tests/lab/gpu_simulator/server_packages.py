@@ -6,6 +6,7 @@ As in `nvidia_packages`, names and relations follow NVIDIA's documentation and i
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from tests.lab.gpu_simulator import contents
 from tests.lab.gpu_simulator.contents import Architecture
@@ -28,10 +29,9 @@ def fabric_packages(upstream: str, arch: Architecture) -> Iterator[Package]:
     right.
     """
     version = f"{upstream}-1"
-    yield Package(
-        name="nvidia-fabricmanager",
-        version=version,
-        architecture=arch.debian,
+    made = partial(Package, version=version, architecture=arch.debian)
+    yield made(
+        "nvidia-fabricmanager",
         description="fabric manager for NVSwitch based systems",
         files={
             "/usr/bin/nv-fabricmanager": contents.program("nv_fabricmanager.py", VERSION=upstream),
@@ -43,10 +43,8 @@ def fabric_packages(upstream: str, arch: Architecture) -> Iterator[Package]:
     )
     for name, soname in (("libnvidia-nscq", "libnvidia-nscq.so.2"), ("libnvsdm", "libnvsdm.so.1")):
         file = f"{soname.partition('.so.')[0]}.so.{upstream}"
-        yield Package(
-            name=name,
-            version=version,
-            architecture=arch.debian,
+        yield made(
+            name,
             section="libs",
             description="NVSwitch configuration and query library"
             if "nscq" in name
@@ -54,10 +52,8 @@ def fabric_packages(upstream: str, arch: Architecture) -> Iterator[Package]:
             files={f"{arch.libraries}/{file}": contents.stand_in(soname, version=upstream)},
             links={f"{arch.libraries}/{soname}": file},
         )
-    yield Package(
-        name="nvidia-imex",
-        version=version,
-        architecture=arch.debian,
+    yield made(
+        "nvidia-imex",
         description="memory export and import between the nodes of an NVLink domain",
         files={
             "/usr/bin/nvidia-imex": contents.program("nvidia-imex.sh", VERSION=upstream),
@@ -84,10 +80,9 @@ def nvlsm_package(arch: Architecture) -> Package:
 def dcgm_packages(arch: Architecture) -> Iterator[Package]:
     """Yield DCGM 4, which is split by the CUDA release of the driver, and its exporter."""
     same = f"datacenter-gpu-manager-4-core (= {DCGM})"
-    yield Package(
-        name="datacenter-gpu-manager-4-core",
-        version=DCGM,
-        architecture=arch.debian,
+    made = partial(Package, version=DCGM, architecture=arch.debian)
+    yield made(
+        "datacenter-gpu-manager-4-core",
         description="NVIDIA data center GPU manager",
         conflicts="datacenter-gpu-manager",
         files={
@@ -100,10 +95,8 @@ def dcgm_packages(arch: Architecture) -> Iterator[Package]:
         ),
     )
     for part in ("cuda11", "cuda12", "cuda13", "proprietary"):
-        yield Package(
-            name=f"datacenter-gpu-manager-4-{part}",
-            version=DCGM,
-            architecture=arch.debian,
+        yield made(
+            f"datacenter-gpu-manager-4-{part}",
             description=f"NVIDIA data center GPU manager, {part}",
             depends=same,
             files={

@@ -77,12 +77,13 @@ def test_waivers_that_are_no_list_are_one_problem(given: Any) -> None:
     assert "expected a list" in problems[0]
 
 
-def test_a_typo_in_the_name_of_a_control_is_answered_with_the_name_that_is_meant() -> None:
-    made = statement([checked(waivers=(waiver("ssh_hardening/sshd:PasswordAuthentification"),))], RULES, {})
-    (finding,) = made.waivers
-    assert finding.text.endswith("did you mean ssh_hardening/sshd:PasswordAuthentication?")
-
-
-def test_a_name_that_resembles_none_is_not_guessed() -> None:
-    (finding,) = statement([checked(waivers=(waiver("nothing/like/it"),))], RULES, {}).waivers
-    assert finding.text.endswith("correct or remove it.")
+@each(
+    (
+        "ssh_hardening/sshd:PasswordAuthentification",
+        "did you mean ssh_hardening/sshd:PasswordAuthentication?",
+    ),
+    ("nothing/like/it", "correct or remove it."),
+)
+def test_a_typo_in_the_name_of_a_control_is_answered_with_what_is_meant(name: str, said: str) -> None:
+    (finding,) = statement([checked(waivers=(waiver(name),))], RULES, {}).waivers
+    assert finding.text.endswith(said)

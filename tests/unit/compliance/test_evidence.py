@@ -24,6 +24,7 @@ from temper.compliance.model import State
 from temper.report import statement as report
 from temper.report.compliance import Settings, check
 from tests.unit.compliance.fleets import NOW, checked, observation
+from tests.unit.executables import executable
 
 
 @pytest.fixture
@@ -267,10 +268,7 @@ def test_an_ssh_keygen_that_never_answers_is_one_sentence(
 ) -> None:
     """A token that waits to be touched, an agent that hangs."""
     _, folder = check([checked()], replace(settings, key=key), NOW)
-    hanging = tmp_path / "bin" / "ssh-keygen"
-    hanging.parent.mkdir()
-    hanging.write_text("#!/bin/sh\nexec sleep 600\n")
-    hanging.chmod(0o755)
+    hanging = executable(tmp_path / "bin" / "ssh-keygen", "exec sleep 600")
     monkeypatch.setattr(evidence, "SIGNING_TIMEOUT_S", 0.2)
     monkeypatch.setenv("PATH", f"{hanging.parent}:{os.environ['PATH']}")
     (problem,) = problems(settings.directory, tmp_path / "signers")

@@ -18,6 +18,7 @@ from temper.compliance.history import Drift, History
 from temper.compliance.model import State
 from temper.compliance.statement import statement
 from tests.unit.compliance.fleets import NOW, RULES, checked, observation, waiver
+from tests.unit.each import each
 
 SSHD = "sshd:PasswordAuthentication"
 PLACE = ("gpu01", f"ssh_hardening/{SSHD}")
@@ -66,18 +67,23 @@ def test_what_is_known_is_what_stands_in_the_file_and_is_shared_by_nodes_of_whic
     assert known["gpu01"] is known["gpu02"]
 
 
-def test_a_drift_has_a_beginning_and_an_end(history: History) -> None:
-    for number, state in enumerate([State.PASS, State.FAIL, State.FAIL, State.PASS, State.FAIL]):
+@each(
+    (
+        [State.PASS, State.FAIL, State.FAIL, State.PASS, State.FAIL],
+        [Drift(*PLACE, hour(1), hour(3)), Drift(*PLACE, hour(4))],
+    ),
+    (
+        [State.NOT_CHECKED, State.FAIL, State.NOT_CHECKED, State.FAIL, State.NOT_APPLICABLE],
+        [Drift(*PLACE, hour(1), hour(4))],
+    ),
+)
+def test_a_drift_begins_and_ends_where_it_is_checked(
+    states: list[State], drifts: list[Drift], tmp_path: Path
+) -> None:
+    history = History(tmp_path / "history.sqlite")
+    for number, state in enumerate(states):
         check(history, number, state)
-    assert history.drifts() == [Drift(*PLACE, hour(1), hour(3)), Drift(*PLACE, hour(4))]
-
-
-def test_what_was_not_checked_neither_begins_nor_ends_a_drift(history: History) -> None:
-    for number, state in enumerate(
-        [State.NOT_CHECKED, State.FAIL, State.NOT_CHECKED, State.FAIL, State.NOT_APPLICABLE]
-    ):
-        check(history, number, state)
-    assert history.drifts() == [Drift(*PLACE, hour(1), hour(4))]
+    assert history.drifts() == drifts
 
 
 def test_a_drift_that_somebody_waives_is_waived_and_has_not_ended(history: History) -> None:
@@ -122,26 +128,6 @@ def test_a_check_that_another_one_has_overtaken_is_refused(history: History) -> 
     with pytest.raises(HistoryError, match="late"):
         history.record(made, "late", "1" * 64, "report 0")
     assert list(history.reports()) == ["report 0", "report 1"]
-
-
-def test_a_history_of_a_newer_version_is_refused_and_left_alone(history: History) -> None:
-    check(history, 0)
-    with sqlite3.connect(history.path) as connection:
-        connection.execute("PRAGMA user_version = 99")
-    with pytest.raises(HistoryError, match="99"):
-        check(history, 1, State.FAIL)
-    with sqlite3.connect(history.path) as connection:
-        connection.execute("PRAGMA user_version = 2")
-    assert history.states()[PLACE[0]][PLACE[1]].state is State.PASS
-
-
-def test_a_file_that_is_no_history_is_refused_and_left_alone(history: History) -> None:
-    history.path.parent.mkdir()
-    history.path.write_text("something else, and long enough not to be taken for an empty database\n" * 20)
-    before = history.path.read_bytes()
-    with pytest.raises(HistoryError, match=str(history.path)):
-        history.states()
-    assert history.path.read_bytes() == before
 
 
 def test_a_file_of_compliance_alone_is_taken_over_once(history: History, tmp_path: Path) -> None:
@@ -200,11 +186,3 @@ def test_validations_and_checks_live_in_one_file(history: History) -> None:
     check(history, 1, State.FAIL)
     assert dict(runs.past(["gpu01"]))["gpu01"].runs == (run(1),)
     assert history.drifts() == [Drift(*PLACE, hour(1))]
-
-
-def test_a_second_writer_of_the_same_moment_is_one_sentence(history: History) -> None:
-    check(history, 0)
-    late = History(history.path, patience_s=0.1)
-    with History(history.path)._store.writing(), pytest.raises(HistoryError, match=r"in use.*nothing was"):
-        check(late, 1, State.FAIL)
-    assert check(late, 2, State.FAIL) == hour(2)

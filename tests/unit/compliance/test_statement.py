@@ -51,6 +51,7 @@ from tests.unit.compliance.fleets import (
     waiver,
 )
 from tests.unit.each import each
+from tests.unit.executables import executable
 from tests.unit.planning_nodes import node
 from validation.model.contract import State as Measured
 from validation.model.contract import dumps, loads
@@ -329,8 +330,7 @@ def test_a_reboot_that_is_due_has_a_command_that_asks_first(tmp_path: Path) -> N
     due = observation("reboot", State.FAIL, reason="a newer kernel is installed")
     made = statement([checked("gpu01", due)], RULES, {})
     remedy = next(one.remedy for one in made.nodes[0].controls if one.id == "node/reboot")
-    (tmp_path / "ansible").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/called\n')
-    (tmp_path / "ansible").chmod(0o755)
+    executable(tmp_path / "ansible", f'echo "$@" >> {tmp_path}/called')
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     for typed in ("", "\n", "yes\n", "gpu02\n"):
         done = subprocess.run(["sh", "-c", remedy], input=typed, env=environment, text=True)

@@ -12,6 +12,7 @@ from ansible.utils.context_objects import CLIArgs
 from ansible.utils.vars import load_extra_vars
 
 from tests.unit.ansible_commands import ROOT, ansible
+from tests.unit.executables import executable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,9 +78,7 @@ def test_what_another_plugin_cannot_read_is_left_to_ansible(said: Callable[..., 
 
 @pytest.mark.component
 def test_ansible_says_one_sentence_and_no_error_of_each_plugin(tmp_path: Path) -> None:
-    path = tmp_path / "hosts"
-    path.write_text("#!/bin/sh\necho 'the cloud does not answer' >&2\nexit 7\n")
-    path.chmod(0o755)
+    path = executable(tmp_path / "hosts", "echo 'the cloud does not answer' >&2\nexit 7")
     for options, words in (
         (["-e", "{a: "], "-e a=...: expected variables"),
         ([], "ended with status 7: the cloud does not answer. Nothing was done."),

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from ansible.module_utils.temper.engines import containerd
 
+from tests.unit.executables import executable
+
 SIMULATOR = Path(__file__).resolve().parents[2] / "lab/gpu_simulator/packages"
 COMBINED = """\
 def combined(below, above):
@@ -105,8 +107,7 @@ class Node:
         )
 
     def program(self, name: str, text: str) -> None:
-        (self.bin / name).write_text(text)
-        (self.bin / name).chmod(0o755)
+        executable(self.bin / name, text)
 
     def has_docker(self, version: str = "26.1.5") -> None:
         self.program("dockerd", f"#!/bin/sh\n[ $1 = --version ] && echo Docker version {version}; exit 0\n")

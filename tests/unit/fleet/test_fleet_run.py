@@ -53,6 +53,7 @@ from temper.plan.inventory import from_listing
 from temper.rollout.guard import STOPS, end_descendants
 from tests.unit.ansible_commands import ansible
 from tests.unit.each import each
+from tests.unit.executables import executable
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("forked_ansible")
@@ -370,8 +371,7 @@ def test_a_signal_does_not_end_what_gives_the_nodes_back(
 ) -> None:
     """As the second one of a terminal, or that of a guard which Receptor has killed."""
     begun, python = tmp_path / "begun", tmp_path / "python"
-    python.write_text(f"#!/bin/sh\ntouch {begun}\nsleep 3\necho '{{}}'\n")
-    python.chmod(0o755)
+    executable(python, f"touch {begun}\nsleep 3\necho '{{}}'")
     own = {"ansible_connection": "local", "ansible_become": False, "ansible_python_interpreter": str(python)}
     given = {
         "env/extravars": {"__preflight_lease": {"owner": "one", "attempt": 1}},
@@ -435,10 +435,7 @@ def test_a_slice_that_sends_something_else_is_lost_with_the_reason_and_the_run_g
 
 def helped(script: str, playbook: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> FleetRun:
     """Run slices on a helper; this script takes the place of ssh, and its last argument is the command."""
-    (folder / "bin").mkdir()
-    ssh = folder / "bin" / "ssh"
-    ssh.write_text(f"#!/bin/sh\n{script}\n")
-    ssh.chmod(0o755)
+    ssh = executable(folder / "bin" / "ssh", script)
     monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
     monkeypatch.setattr("temper.fleet.run.bundle", lambda: ("bundle-0", b"content"))
     return carried_out(folder, job(playbook), places=[Place("ctl1", 2)])

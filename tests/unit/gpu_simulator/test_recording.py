@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.executables import executable
 from tests.unit.gpu_simulator.conftest import PACKAGES, SimulatedNode
 from tests.unit.rollout.results import run_of
 from tests.unit.validation.samples import gpu_xml, is_running, smi_xml
@@ -98,7 +99,7 @@ class Recorded:
         smi = folder / "bin" / "nvidia-smi"
         smi.parent.mkdir()
         program = PACKAGES / "nvidia_smi.py"
-        self._write(smi, SMI.format(root=node.root, python=sys.executable, program=program))
+        executable(smi, SMI.format(root=node.root, python=sys.executable, program=program))
 
     def record(self, result: NodeResult, *, fails: str = "nothing", minutes: float = 10) -> int:
         """Record it; the exit status."""
@@ -106,17 +107,12 @@ class Recorded:
         payload = PAYLOAD.format(
             python=sys.executable, host=socket.gethostname(), fails=fails, result=self.result
         )
-        self._write(self.python, payload)
+        executable(self.python, payload)
         return record_gpu.main([str(self.folder), "--python", str(self.python), "--minutes", str(minutes)])
 
     def read(self, name: str) -> str:
         """A file of the recording."""
         return (self.folder / name).read_text()
-
-    @staticmethod
-    def _write(path: Path, text: str) -> None:
-        path.write_text(text)
-        path.chmod(0o755)
 
 
 @pytest.fixture

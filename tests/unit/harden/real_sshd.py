@@ -15,6 +15,8 @@ from ansible.module_utils.temper.access import sshd, sshd_matches, sshd_settings
 from ansible.module_utils.temper.access.ssh_login import Login
 from ansible.module_utils.temper.access.sshd_settings import Parameters, SshdPlan
 
+from tests.unit.executables import executable
+
 LAB_ROOTS = Path("/var/cache/temper-lab")
 LOGIN = Login("ops", "198.51.100.7", 40000, "198.51.100.9", 22)
 ACCOUNTS = {"root": 0, "sshd": 998, "ops": 1001, "alice": 1002, "legacyftp": 1003}
@@ -83,8 +85,7 @@ class SiteFiles:
         self.head = f"Include {self.drop_ins}/*.conf\nHostKey {folder}/host_key\n"
         self.main.write_text(self.head)
         self.program = folder / "sshd"
-        self.program.write_text(f'#!/bin/sh\nexec nsenter --mount={users.namespace} {command} "$@"\n')
-        self.program.chmod(0o755)
+        executable(self.program, f'exec nsenter --mount={users.namespace} {command} "$@"')
         monkeypatch.setattr(pwd, "getpwall", lambda: users.users)
         monkeypatch.setattr(grp, "getgrall", lambda: users.groups)
         for module in (sshd, sshd_matches, sshd_settings):

@@ -20,6 +20,7 @@ from ansible.module_utils.temper.records import RecordError
 from ansible.module_utils.temper.settings.base import RefusedError
 
 from tests.unit.each import each
+from tests.unit.executables import executable
 from tests.unit.needs import root_and
 
 EVERYONE = ["0.0.0.0/0", "::/0"]
@@ -409,15 +410,15 @@ def test_a_unit_that_runs_without_its_file_is_stopped_before_the_file_comes_back
     tmp_path: Path, installed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Version 252 of systemd does not load the file of such a unit while it runs: no rules would come."""
-    systemctl = tmp_path / "bin/systemctl"
-    systemctl.parent.mkdir()
-    systemctl.write_text(f"""#!/bin/sh
+    systemctl = executable(
+        tmp_path / "bin/systemctl",
+        f"""#!/bin/sh
 [ "$1" = show ] && printf 'LoadState=not-found\\nActiveState=active\\nUnitFileState=\\n' &&
     printf 'ConditionResult=no\\nConditionTimestampMonotonic=0\\n' && exit
 [ -e {tmp_path}/UNIT_FILE ] && file=there || file=gone
 echo "$1 $3 while its file is $file" >>{tmp_path}/told
-""")
-    systemctl.chmod(0o755)
+""",
+    )
     monkeypatch.setenv("PATH", f"{systemctl.parent}:{os.environ['PATH']}")
     setting = firewall.Firewall({"management_networks": ["192.0.2.0/24"]}, 120, LOGIN)
     same_rules = SimpleNamespace(
@@ -456,8 +457,7 @@ def test_rules_that_would_lock_ansible_out_are_an_obstacle() -> None:
 def programs(folder: Path, monkeypatch: pytest.MonkeyPatch, **texts: str) -> None:
     """Only these programs are installed, as shell scripts."""
     for name, text in texts.items():
-        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
-        (folder / name).chmod(0o755)
+        executable(folder / name, text)
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setattr(process, "SYSTEM_PATH", "")
 

@@ -8,6 +8,7 @@ import pytest
 from ansible.module_utils.temper.access.self_report import self_report
 
 from temper.compliance.outside.claims import read_claims
+from tests.unit.executables import executable
 from tests.unit.harden.real_sshd import SiteFiles
 
 pytestmark = pytest.mark.component
@@ -16,11 +17,8 @@ pytestmark = pytest.mark.component
 def test_node_says_what_its_sshd_and_its_kernel_say(
     site: SiteFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    (programs / "sshd").write_text(f'#!/bin/sh\nexec {site.program} -f {site.main} "$@"\n')
-    (programs / "sshd").chmod(0o755)
-    monkeypatch.setenv("PATH", str(programs), prepend=":")
+    program = executable(tmp_path / "bin/sshd", f'exec {site.program} -f {site.main} "$@"')
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
     site.says(
         "AuthenticationMethods publickey\n"
         "Match User alice\n  AuthenticationMethods password\n"

@@ -27,6 +27,7 @@ from ansible.module_utils.temper.access.ssh_login import Login
 from ansible.module_utils.temper.settings.base import RefusedError
 
 from tests.unit.each import each
+from tests.unit.executables import executable
 from tests.unit.tables import specs
 
 OPS = Account(
@@ -269,13 +270,12 @@ def test_address_that_would_end_sshd_is_refused(address: str, reason: str) -> No
 def test_undo_reloads_an_sshd_that_runs_and_starts_one_that_failed(
     tmp_path: Path, state: str, by_systemd: bool, calls: list[str]
 ) -> None:
-    systemctl = tmp_path / "systemctl"
-    systemctl.write_text(
-        f'#!/bin/sh\n[ "$1" != is-active ] || exit {int(not by_systemd)}\n[ "$1" = show ] || {{ '
+    executable(
+        tmp_path / "systemctl",
+        f'[ "$1" != is-active ] || exit {int(not by_systemd)}\n[ "$1" = show ] || {{ '
         f'echo "$@" >>{tmp_path}/calls; exit; }}\n'
-        f'case "$*" in *" ssh.service") echo {state};; *) echo inactive;; esac\n'
+        f'case "$*" in *" ssh.service") echo {state};; *) echo inactive;; esac',
     )
-    systemctl.chmod(0o755)
     path = f"{tmp_path}:/usr/bin:/bin"
     subprocess.run(["sh", "-c", f"set -u; {sshd.RELOAD_IN_SHELL}"], env={"PATH": path}, check=True)
     done = (tmp_path / "calls").read_text().splitlines() if calls else []
@@ -288,11 +288,10 @@ def test_undo_reloads_an_sshd_that_runs_and_starts_one_that_failed(
     [("active", True), ("failed", True), ("inactive", False)],  # at boot, before it listens
 )
 def test_undo_of_a_move_has_the_socket_listen_anew(tmp_path: Path, state: str, restarts: bool) -> None:
-    systemctl = tmp_path / "systemctl"
-    systemctl.write_text(
-        f'#!/bin/sh\nif [ "$1" = show ]; then echo {state}; else echo "$@" >>{tmp_path}/calls; fi\n'
+    executable(
+        tmp_path / "systemctl",
+        f'if [ "$1" = show ]; then echo {state}; else echo "$@" >>{tmp_path}/calls; fi',
     )
-    systemctl.chmod(0o755)
     path = f"{tmp_path}:/usr/bin:/bin"
     subprocess.run(["sh", "-c", f"set -u; {sshd.LISTEN_ANEW_IN_SHELL}"], env={"PATH": path}, check=True)
     calls = (tmp_path / "calls").read_text().splitlines()
@@ -906,8 +905,7 @@ def test_undo_changes_a_label_where_that_is_still_to_do(
     text = (
         """case "$*" in *-l*) cat labels;; *-[ad]*2222) : >asked; exit "$(cat refuses)";; *) exit 1;; esac"""
     )
-    (tmp_path / "semanage").write_text(f"#!/bin/sh\n{text}\n")
-    (tmp_path / "semanage").chmod(0o755)
+    executable(tmp_path / "semanage", text)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
     def undo(option: str, labels: str | None, refuses: int = 0) -> tuple[bool, bool]:
@@ -943,8 +941,7 @@ def test_selinux_lets_sshd_listen_where_the_port_has_its_label(
 ) -> None:
     for name, text in SELINUX.items():
         if (name, mode) != ("semanage", "no semanage"):
-            (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-            (tmp_path / name).chmod(0o755)
+            executable(tmp_path / name, text)
     (tmp_path / "mode").write_text(mode)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -970,8 +967,7 @@ def test_the_labels_that_we_gave_are_taken_away_and_those_of_others_stay(
         esac""",
     }
     for name, text in programs.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
+        executable(tmp_path / name, text)
     local = tmp_path / "local"
     local.write_text("222\n")
     monkeypatch.chdir(tmp_path)

@@ -90,24 +90,26 @@ def test_host_without_a_source_of_its_release_is_refused(host: Host) -> None:
         host_apt.read()
 
 
+STANZAS = "# ours\n\nURIs: a\nSigned-By: /etc/keys/a.gpg\n\nURIs: b\nSigned-By: /etc/keys/b.gpg\n"
+
+
 @pytest.mark.parametrize(
-    ("text", "keyring"),
+    ("name", "text", "entry", "keyring"),
     [
-        ("deb [arch=amd64 signed-by=/etc/keys/a.gpg] http://mirror.test/ bookworm main\n", "/etc/keys/a.gpg"),
-        ("deb http://mirror.test/ bookworm main\n", host_apt.KEYRING),
+        (
+            "x.list",
+            f"deb [signed-by=/etc/keys/a.gpg] {MIRROR} bookworm main\n",
+            1,
+            "/etc/keys/a.gpg",
+        ),
+        ("x.list", f"deb {MIRROR} bookworm main\n", 1, host_apt.KEYRING),
+        ("x.sources", STANZAS, 2, "/etc/keys/b.gpg"),
     ],
 )
-def test_keyring_of_a_line_is_kept(host: Host, text: str, keyring: str) -> None:
-    host.targets = [f"Debian|{MIRROR}|bookworm|main|{host.file('x.list', text)}:1"]
+def test_keyring_of_an_entry_is_kept(host: Host, name: str, text: str, entry: int, keyring: str) -> None:
+    host.targets = [f"Debian|{MIRROR}|bookworm|main|{host.file(name, text)}:{entry}"]
 
     assert [source.keyring for source in host_apt.read().sources] == [keyring]
-
-
-def test_keyring_of_the_right_stanza_is_kept(host: Host) -> None:
-    text = "# ours\n\nURIs: a\nSigned-By: /etc/keys/a.gpg\n\nURIs: b\nSigned-By: /etc/keys/b.gpg\n"
-    host.targets = [f"Debian|{MIRROR}|bookworm|main|{host.file('x.sources', text)}:2"]
-
-    assert [source.keyring for source in host_apt.read().sources] == ["/etc/keys/b.gpg"]
 
 
 def test_only_options_that_lead_to_the_mirror_are_taken_over(host: Host) -> None:

@@ -12,6 +12,7 @@ from temper.plan.node_plan import Reaction
 from temper.plan.role_variables import role_variables
 from temper.plan.wanted import Kind
 from tests.unit.each import each
+from tests.unit.executables import executable
 from tests.unit.planning_nodes import node, system
 from tests.unit.planning_nodes import plan as bare_plan
 from tests.unit.planning_roles.plans import HGX, contents, enterprise, planned, wanted, whole_plan
@@ -328,8 +329,7 @@ def test_a_module_that_does_not_load_is_an_error_and_one_in_use_stays(
 ) -> None:
     (command,) = [one.command for one in planned(ROLE).reactions if one.paths == (PEERMEM,)]
     file, program = tmp_path / "peermem.conf", tmp_path / "modprobe"
-    program.write_text(f'#!/bin/sh\necho "$*" >{tmp_path}/called\nexit {status}\n')
-    program.chmod(0o755)
+    executable(program, f'echo "$*" >{tmp_path}/called\nexit {status}')
     if wanted_there:
         file.touch()
     script = command[-1].replace(PEERMEM, str(file))

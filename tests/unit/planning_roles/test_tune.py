@@ -12,6 +12,7 @@ import pytest
 from temper.plan.node_plan import Reaction
 from temper.plan.wanted import Kind
 from tests.unit.each import each
+from tests.unit.executables import executable
 from tests.unit.planning_nodes import system
 from tests.unit.planning_roles.plans import HGX, PROGRAMS, contents, planned, wanted
 
@@ -143,9 +144,7 @@ def test_services_that_are_named_ask_systemd_for_the_threads() -> None:
 def task_prolog(tmp_path: Path, *cpus: int, **given: str) -> str:
     """What the script prints for a task that slurmstepd has bound to these CPUs."""
     script = contents(planned(ROLE, compute_environment_slurm_task_prolog=True))[PROLOG]
-    path = tmp_path / "task-prolog"
-    path.write_text(script or "")
-    path.chmod(0o755)
+    path = executable(tmp_path / "task-prolog", script or "")
     done = subprocess.run(
         [path],
         env={"SLURM_STEP_ID": "0", **given},

@@ -12,6 +12,7 @@ from pull import delivery
 from pull.configuration import Configuration
 from pull.delivery import DeliveryError, deliver
 from pull.shared import PROGRAMS
+from tests.unit.executables import executable
 from tests.unit.notify.servers import certificate, server_side, serving
 from tests.unit.pull.origin import configuration, origin
 from tests.unit.serving import Silent
@@ -142,13 +143,11 @@ def test_an_address_that_is_none_is_one_sentence(tmp_path: Path, address: str) -
 def test_over_ssh_the_result_is_standard_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
-    program = tmp_path / "bin" / "ssh"
-    program.parent.mkdir()
-    program.write_text(
-        f'#!/bin/sh\nprintf "%s\\n" "$@" >{tmp_path}/words\ncat >{tmp_path}/given\n'
-        f"echo no such account >&2\nexit {status}\n"
+    program = executable(
+        tmp_path / "bin" / "ssh",
+        f'printf "%s\\n" "$@" >{tmp_path}/words\ncat >{tmp_path}/given\n'
+        f"echo no such account >&2\nexit {status}",
     )
-    program.chmod(0o755)
     monkeypatch.setattr(delivery, "PROGRAMS", f"{program.parent}:{PROGRAMS}")
     wanted = configuration(
         tmp_path, origin(tmp_path), report_to="ssh://results@192.0.2.1:2222", report_ssh_key="/etc/key"

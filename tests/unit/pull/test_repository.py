@@ -12,6 +12,7 @@ from ansible.module_utils.temper import process
 
 from pull import repository
 from pull.shared import PROGRAMS
+from tests.unit.executables import executable
 from tests.unit.pull.origin import key, line
 from tests.unit.pull.world import World
 from tests.unit.serving import serving_files
@@ -351,10 +352,7 @@ def test_a_server_of_files_alone_is_looked_at_as_closely(
 
 def program(world: World, monkeypatch: pytest.MonkeyPatch, script: str) -> dict[str, str]:
     """Put a program in the place of ssh, as which a server answers; returns the node's address of it."""
-    path = world.folder / "programs/ssh"
-    path.parent.mkdir()
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o755)
+    path = executable(world.folder / "programs/ssh", script)
     monkeypatch.setattr(repository, "PROGRAMS", f"{path.parent}:{PROGRAMS}")
     return {"url": "ssh://git@example.org/fleet.git"}
 

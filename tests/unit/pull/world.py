@@ -13,6 +13,7 @@ from typing import Any
 from pull.agent import Agent
 from pull.configuration import Configuration
 from pull.result import Result
+from tests.unit.executables import executable
 from tests.unit.pull.origin import Origin, configuration, key, line, origin
 
 #: Writes the statement of a node on which the controls in the file `drift` fail, and repairs as `tune` does.
@@ -62,9 +63,7 @@ class World:
         self.ada, self.mallory = folder / "ada", folder / "mallory"
         self.trust(line("ada", self.ada))
         programs = folder / "environment" / "bin"
-        programs.mkdir(parents=True)
-        (programs / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-        (programs / "python3").chmod(0o755)
+        executable(programs / "python3", f'exec {sys.executable} "$@"')
         (programs / "ansible-playbook").write_text(PLAYBOOK.format(home=str(folder)))
         self.wanted: Configuration = configuration(folder, self.source, python=str(programs / "python3"))
         self.state, self.lease = folder / "state", folder / "lease.json"

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from temper.rollout.engine import Clock, Ticket
@@ -19,7 +20,7 @@ from temper.rollout.model import (
 )
 from temper.rollout.planner import waves
 from temper.rollout.policy import Policy, Share
-from temper.rollout.store import Owner
+from temper.rollout.store import Owner, RolloutStore
 
 NOW = datetime(2027, 3, 1, 12, 0, tzinfo=UTC)
 DONE = StepResult(Outcome.DONE)
@@ -105,3 +106,25 @@ class Script:
     def steps(self, node: str) -> list[Step]:
         """What was done on a node, in order."""
         return [step for name, step in self.calls if name == node]
+
+
+class Controller:
+    """A store with a roll-out, whose steps a script answers."""
+
+    def __init__(self, path: Path) -> None:
+        self.store = RolloutStore(path)
+        self.script, self.clock = Script(), VirtualClock()
+        self.said: list[str] = []
+
+    def begin(self, count: int, policy: Policy = QUICK) -> None:
+        rollout = begin(nodes(count), policy)
+        self.store.create(rollout.stack, rollout.policy, rollout.nodes, rollout.records, NOW)
+
+    @property
+    def records(self) -> dict[str, Record]:
+        rollout = self.store.load()
+        assert rollout
+        return dict(rollout.records)
+
+    def states(self) -> list[NodeState]:
+        return [record.state for record in self.records.values()]

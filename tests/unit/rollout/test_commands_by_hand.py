@@ -13,17 +13,18 @@ from temper.cli import rollout as command
 from temper.cli.main import INTERRUPTED, main
 from temper.rollout.engine import Engine
 from temper.rollout.model import Mode, NodeState, Outcome, Step, StepResult
-from temper.rollout.policy import Policy, Share
+from temper.rollout.policy import Share
 from temper.rollout.store import LEASE_TTL, Owner, RolloutStore, StoreError
-from tests.unit.rollout.fleets import ME, NOW, QUICK, Script, VirtualClock, begin, nodes
+from tests.unit.rollout import fleets
+from tests.unit.rollout.fleets import ME, NOW, QUICK, begin, nodes
 
 
-class Controller:
+class Controller(fleets.Controller):
     """The commands on a roll-out, whose steps a script answers."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self.store = folder, RolloutStore(folder / "rollouts.sqlite")
-        self.script, self.clock = Script(), VirtualClock()
+        super().__init__(folder / "rollouts.sqlite")
+        self.folder = folder
         monkeypatch.setattr(command, "_carry_out", self._carry_out)
         #: What the inventory has.
         self.groups = dict.fromkeys(nodes(9), ("gpu_nodes",))
@@ -32,10 +33,6 @@ class Controller:
     def _carry_out(self, given: argparse.Namespace, store: RolloutStore, number: int) -> int:
         engine = Engine(store, self.script, clock=self.clock, say=lambda _: None, owner=ME)
         return asyncio.run(engine.run(number)).exit_status
-
-    def begin(self, count: int, policy: Policy = QUICK) -> None:
-        rollout = begin(nodes(count), policy)
-        self.store.create(rollout.stack, rollout.policy, rollout.nodes, rollout.records, NOW)
 
     def dies(self, step: Step) -> None:
         """It begins with gpu0, and is gone in the middle of a step."""
@@ -46,11 +43,6 @@ class Controller:
 
     def type(self, *words: str) -> int:
         return main(["rollout", *words, "--folder", str(self.folder)])
-
-    def states(self) -> list[NodeState]:
-        rollout = self.store.load()
-        assert rollout
-        return [record.state for record in rollout.records.values()]
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 
 from temper.rollout.drain.base import DrainError, Standing
 from temper.rollout.drain.slurm import Slurm, parse
+from tests.unit.executables import executable
 from tests.unit.rollout import slurm_cluster
 
 pytestmark = pytest.mark.component
@@ -68,9 +69,7 @@ def test_every_state_says_whether_it_is_drained_and_what_is_in_the_way(
 def test_a_node_that_slurm_does_not_reach_yet_is_not_called_in_service(
     state: str, said: str, tmp_path: Path
 ) -> None:
-    scontrol = tmp_path / "scontrol"
-    scontrol.write_text(f"#!/bin/sh\necho '{LINE.format(state=state)}'\n")
-    scontrol.chmod(0o755)
+    scontrol = executable(tmp_path / "scontrol", f"echo '{LINE.format(state=state)}'")
     slurm = Slurm("night-7", scontrol=str(scontrol))
     assert said in slurm.give_back("gpu01", Standing("gpu01", in_service=True))
 

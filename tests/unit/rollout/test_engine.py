@@ -11,29 +11,20 @@ import pytest
 from temper.rollout import engine as module
 from temper.rollout import planner
 from temper.rollout.engine import Ending, Engine, Ticket
-from temper.rollout.model import FORWARD, Mode, NodeState, Observation, Outcome, Record, Step, StepResult
+from temper.rollout.model import FORWARD, Mode, NodeState, Observation, Outcome, Step, StepResult
 from temper.rollout.planner import Decision
-from temper.rollout.policy import Policy, Share
-from temper.rollout.store import LEASE_TTL, HeldError, LostLeaseError, RolloutStore
+from temper.rollout.policy import Share
+from temper.rollout.store import LEASE_TTL, HeldError, LostLeaseError
 from temper.rollout.windows import Window
-from tests.unit.rollout.fleets import ME, NOW, OTHER, QUICK, Script, VirtualClock, begin, nodes
+from tests.unit.rollout import fleets
+from tests.unit.rollout.fleets import ME, NOW, OTHER, QUICK, Script
 
 FAILED = StepResult(Outcome.FAILED, "it went wrong")
 TOLERANT = replace(QUICK, failure_budget=Share(5))
 
 
-class Controller:
-    """A store with a roll-out, and engines on it."""
-
-    def __init__(self, path: Path) -> None:
-        self.store = RolloutStore(path / "rollout.sqlite")
-        self.script = Script()
-        self.clock = VirtualClock()
-        self.said: list[str] = []
-
-    def begin(self, count: int, policy: Policy = QUICK) -> None:
-        rollout = begin(nodes(count), policy)
-        self.store.create(rollout.stack, rollout.policy, rollout.nodes, rollout.records, NOW)
+class Controller(fleets.Controller):
+    """And engines on it."""
 
     def engine(self) -> Engine:
         return Engine(self.store, self.script, clock=self.clock, say=self.said.append, owner=ME)
@@ -41,19 +32,10 @@ class Controller:
     def run(self) -> Ending:
         return asyncio.run(self.engine().run(1))
 
-    @property
-    def records(self) -> dict[str, Record]:
-        rollout = self.store.load(1)
-        assert rollout
-        return dict(rollout.records)
-
-    def states(self) -> list[NodeState]:
-        return [record.state for record in self.records.values()]
-
 
 @pytest.fixture
 def controller(tmp_path: Path) -> Controller:
-    return Controller(tmp_path)
+    return Controller(tmp_path / "rollout.sqlite")
 
 
 def test_every_node_is_upgraded_and_returned(controller: Controller) -> None:

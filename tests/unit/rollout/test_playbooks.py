@@ -13,6 +13,7 @@ import pytest
 
 from temper.rollout.playbooks import CHECKOUT, Ansible, Played
 from tests.unit.ansible_commands import ansible
+from tests.unit.executables import executable
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.component
@@ -129,9 +130,7 @@ def test_a_run_that_ends_by_itself_says_what_it_came_to(
 
 def test_an_inventory_that_cannot_be_read_now_is_no_failure_of_the_node(tmp_path: Path) -> None:
     """One that asks a server which is away: the node was taken back for it."""
-    inventory = tmp_path / "hosts.sh"
-    inventory.write_text("#!/bin/sh\necho the server is away >&2\nexit 1\n")
-    inventory.chmod(0o755)
+    inventory = executable(tmp_path / "hosts.sh", "echo the server is away >&2\nexit 1")
     played = asyncio.run(Ansible(tmp_path, [str(inventory)]).playbook("upgrade_step", NODE, "step", {}))
     assert (played.ok, played.refused, played.unreachable) == (False, False, True)
     assert "step.log" in played.said

@@ -71,16 +71,18 @@ def test_an_empty_file_means_the_defaults(tmp_path: Path) -> None:
     assert load(tmp_path / "policy.yml") == Policy()
 
 
-def test_a_key_that_is_there_twice_is_refused(tmp_path: Path) -> None:
-    """Of two lists of exclusions, YAML would take the last, and nodes would start in the holidays."""
-    (tmp_path / "policy.yml").write_text("failure_budget: 0\ncanaries: 2\nfailure_budget: 5\n")
-    with pytest.raises(PolicyError, match=r"policy\.yml.*line 3.*failure_budget twice"):
-        load(tmp_path / "policy.yml")
-
-
-def test_a_day_that_no_month_has_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "policy.yml").write_text("exclusions: [{from: 2027-02-30, to: 2027-03-01, zone: UTC}]\n")
-    with pytest.raises(PolicyError, match=r"policy\.yml: expected a policy.*day is out of range"):
+@each(
+    # Of two lists of exclusions, YAML would take the last, and nodes would start in the holidays.
+    ("failure_budget: 0\ncanaries: 2\nfailure_budget: 5\n", r"policy\.yml.*line 3.*failure_budget twice"),
+    (
+        "exclusions: [{from: 2027-02-30, to: 2027-03-01, zone: UTC}]\n",
+        r"policy\.yml: expected a policy.*day is out of range",
+    ),
+    ("a: [", r"policy\.yml"),
+)
+def test_a_file_that_is_no_policy_is_named(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "policy.yml").write_text(text)
+    with pytest.raises(PolicyError, match=said):
         load(tmp_path / "policy.yml")
 
 
@@ -149,12 +151,6 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
     with pytest.raises(PolicyError) as raised:
         read({"canaries": -1, "soak": 3, "drain": 4})
     assert len(raised.value.problems) == 3
-
-
-def test_a_file_that_is_no_yaml_is_named(tmp_path: Path) -> None:
-    (tmp_path / "policy.yml").write_text("a: [")
-    with pytest.raises(PolicyError, match=r"policy\.yml"):
-        load(tmp_path / "policy.yml")
 
 
 @each((Share(5, True), 1000, 50), (Share(5, True), 10, 1), (Share(29, True), 100, 29), (Share(7), 3, 7))

@@ -39,16 +39,12 @@ def test_no_rule_is_broken_on_any_fleet(seed: int, size: int) -> None:
     simulate(size, seed)
 
 
-def test_a_calm_night_returns_every_node() -> None:
-    outcomes = World(60, Policy(), Faults(), seed=1).run()
-    assert outcomes.states == {"returned": 60}
-    assert outcomes.modes == {"done": 1}
-
-
-def test_schedulers_that_restart_cost_no_node_its_turn() -> None:
-    outcomes = World(20, Policy(), Faults(restarts=0.5), seed=1).run()
-    assert outcomes.states == {"returned": 20}
-    assert outcomes.modes == {"done": 1}
+@each((60, Faults()), (20, Faults(restarts=0.5)))
+def test_a_night_that_is_calm_or_whose_schedulers_restart_returns_every_node(
+    count: int, faults: Faults
+) -> None:
+    outcomes = World(count, Policy(), faults, seed=1).run()
+    assert (outcomes.states, outcomes.modes) == ({"returned": count}, {"done": 1})
 
 
 def test_the_simulation_notices_a_planner_that_believes_one_look(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,49 +17,13 @@ from ansible.module_utils.temper.engines import busy
 from ansible.module_utils.temper.packaging.packages import PackageError
 from ansible.module_utils.temper.settings import engine, files, in_place, pam_lines, record, system
 
+from tests.unit.settings.nodes import SYSTEMCTL, StandInNode
 from tests.unit.settings.role_plans import carried_out, item, role_plan, with_packages
 
 Run = Callable[..., dict[str, Any]]
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")
 
-# Units are files that hold enablement, activity and whether a condition keeps them from running.
-SYSTEMCTL = """\
-#!/bin/sh
-cd "{state}" || exit
-verb=$1
-for last; do :; done
-[ "$verb" = show ] || [ "$verb" = is-active ] || echo "$*" >> log
-case $verb in
-    is-active)
-        shift 3
-        for unit; do
-            [ ! -e "$unit" ] || ! grep -q " active " "$unit" || exit 0
-        done
-        exit 3 ;;
-    show)
-        shift 3
-        for unit; do
-            load=not-found enablement= activity=inactive condition=yes
-            [ ! -e "$unit" ] || {{ load=loaded; read -r enablement activity condition < "$unit"; }}
-            [ "$enablement" != masked ] || load=masked
-            printf 'LoadState=%s\\nUnitFileState=%s\\nActiveState=%s\\nConditionResult=%s\\n' \\
-                "$load" "$enablement" "$activity" "$condition"
-            printf 'ConditionTimestampMonotonic=1\\n\\n'
-        done ;;
-    daemon-reload|restart) ;;
-    *)
-        [ -e "$last" ] || {{ echo "Unit $last not found." >&2; exit 5; }}
-        read -r enablement activity condition < "$last"
-        case $verb in
-            enable) enablement=enabled ;;
-            disable) enablement=disabled ;;
-            start) [ "$condition" = no ] || activity=active ;;
-            stop) activity=inactive ;;
-        esac
-        echo "$enablement $activity $condition" > "$last" ;;
-esac
-"""
 # Puts a line into a stack for a profile that is enabled, as pam-auth-update does.
 PAM_AUTH_UPDATE = """\
 #!/bin/sh
@@ -72,26 +36,17 @@ esac
 """
 
 
-class Node:
-    """A node in a temporary folder."""
+class Node(StandInNode):
+    """It has files of sysctl and PAM's stacks, too."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.units = path / "systemd"
-        self.bin = path / "bin"
-        self.sysctl = path / "proc-sys"
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(path, monkeypatch)
         self.sysctl_d = path / "sysctl.d"
         self.stacks = path / "pam.d"
         self.record = path / "records" / "os_hardening.json"
-        for directory in (self.units, self.bin, self.sysctl, self.sysctl_d, self.stacks):
-            directory.mkdir()
-        (self.stacks / "common-auth").write_text("auth required pam_unix.so\n")
-        self.program("systemctl", SYSTEMCTL.format(state=self.units))
+        self.sysctl_d.mkdir()
+        self.file("pam.d/common-auth", "auth required pam_unix.so\n")
         self.program("pam-auth-update", PAM_AUTH_UPDATE.format(stacks=self.stacks))
-
-    def program(self, name: str, text: str) -> None:
-        (self.bin / name).write_text(text)
-        (self.bin / name).chmod(0o755)
 
     def file(self, name: str, text: str, mode: int = 0o644) -> Path:
         path = self.path / name
@@ -100,17 +55,6 @@ class Node:
         path.chmod(mode)
         return path
 
-    def parameter(self, name: str, value: str) -> Path:
-        return self.file(f"proc-sys/{name.replace('.', '/')}", value)
-
-    def unit(self, name: str, enablement: str, activity: str, condition: str = "yes") -> Path:
-        return self.file(f"systemd/{name}", f"{enablement} {activity} {condition}\n")
-
-    @property
-    def systemctl_calls(self) -> list[str]:
-        log = self.units / "log"
-        return log.read_text().splitlines() if log.exists() else []
-
     def snapshot(self) -> dict[str, tuple[str, int]]:
         files = [path for path in self.path.rglob("*") if path.is_file() and path.name != "log"]
         return {str(path): (path.read_text(), stat.S_IMODE(path.stat().st_mode)) for path in files}
@@ -118,18 +62,12 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
-    node = Node(tmp_path)
-    monkeypatch.setattr(record, "RECORDS", node.record.parent)
+    node = Node(tmp_path, monkeypatch)
     monkeypatch.setattr(record, "FORMER", {})
-    monkeypatch.setattr(engine, "UNIT_DIRECTORIES", (f"{tmp_path}/etc/systemd/",))
     monkeypatch.setattr(engine, "ssh_login", lambda: None)
-    # Whatever else runs on this machine, a lab with simulated GPUs say.
-    monkeypatch.setattr(busy, "gpu_processes", list)
-    monkeypatch.setattr(system, "PROC_SYS", node.sysctl)
     monkeypatch.setattr(system, "SYSCTL_DIRECTORIES", (str(node.sysctl_d),))
     monkeypatch.setattr(pam_lines, "STACKS", node.stacks)
     monkeypatch.setattr(pam_lines, "VENDOR", node.stacks)
-    monkeypatch.setenv("PATH", f"{node.bin}:{os.environ['PATH']}")
     return node
 
 
@@ -1132,28 +1070,25 @@ def test_profile_that_pam_auth_update_brings_back_is_taken_out_again(harden: Run
     assert (node.stacks / "common-auth").read_text() == before
 
 
+@pytest.mark.parametrize(
+    ("above", "options"),
+    [
+        (b"31 30 0:2 / /tmp rw,nosuid - tmpfs tmpfs rw\n", "nosuid"),
+        # Of a user, who names his folder as a line of another mount.
+        (
+            b"31 30 0:3 / /home/u/x\r1\x0b0\x0b0:1\x0b/\x0b/tmp\x0bnosuid,nodev\ry\xff rw - fuse.x x rw\n",
+            "nodev",
+        ),
+    ],
+)
 def test_options_in_force_are_those_of_the_mount_on_top(
-    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mounts = node.file(
-        "mountinfo",
-        "30 1 0:1 / /tmp rw,nodev shared:1 - ext4 /dev/sda rw\n31 30 0:2 / /tmp rw,nosuid - tmpfs tmpfs rw\n",
-    )
-    monkeypatch.setattr(system, "MOUNTINFO", mounts)
-    result = harden(("mount", {"path": "/tmp", "options": ["nodev", "nosuid"]}), check_mode=True)
-    assert result["actions"] == ["mount:/tmp: nosuid -> nodev,nosuid"]
-
-
-def test_a_folder_on_which_a_user_mounts_is_no_other_mount(
-    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch, above: bytes, options: str
 ) -> None:
     mounts = node.file("mountinfo", "")
-    forged = "x\r1\x0b0\x0b0:1\x0b/\x0b/tmp\x0bnosuid,nodev\ry\udcff"
-    line = f"31 30 0:3 / /home/u/{forged} rw - fuse.x x rw\n".encode(errors="surrogateescape")
-    mounts.write_bytes(b"30 1 0:1 / /tmp rw,nodev - ext4 /dev/sda rw\n" + line)
+    mounts.write_bytes(b"30 1 0:1 / /tmp rw,nodev shared:1 - ext4 /dev/sda rw\n" + above)
     monkeypatch.setattr(system, "MOUNTINFO", mounts)
     result = harden(("mount", {"path": "/tmp", "options": ["nodev", "nosuid"]}), check_mode=True)
-    assert result["actions"] == ["mount:/tmp: nodev -> nodev,nosuid"]
+    assert result["actions"] == [f"mount:/tmp: {options} -> nodev,nosuid"]
 
 
 def test_a_directory_that_is_no_mount_point_is_let_be_unless_it_may_be_bound(harden: Run, node: Node) -> None:

@@ -10,45 +10,17 @@ import pytest
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.temper import process
 from ansible.module_utils.temper.engines import busy
-from ansible.module_utils.temper.settings import engine, record, system
+from ansible.module_utils.temper.settings import system
 from ansible.module_utils.temper.settings.files import WholeFile
 
 from tests.unit.each import each
+from tests.unit.settings.nodes import StandInNode
 from tests.unit.settings.role_plans import carried_out, item, role_plan, with_packages
 
 Run = Callable[..., dict[str, Any]]
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")
 
-# Units are files that hold their two states; `show` prints them as systemctl does for --property.
-SYSTEMCTL = """\
-#!/bin/sh
-cd "{state}" || exit
-verb=$1
-for last; do :; done
-[ "$verb" = show ] || echo "$*" >> log
-case $verb in
-    show)
-        shift 3
-        for unit; do
-            load=not-found enablement= activity=inactive
-            [ ! -e "$unit" ] || {{ load=loaded; read -r enablement activity < "$unit"; }}
-            [ "$enablement" != lost ] || {{ load=not-found enablement=; }}
-            printf 'LoadState=%s\\nActiveState=%s\\nUnitFileState=%s\\n' "$load" "$activity" "$enablement"
-            printf 'ConditionResult=yes\\nConditionTimestampMonotonic=1\\n\\n'
-        done ;;
-    daemon-reload) ;;
-    *)
-        [ -e "$last" ] || {{ echo "Unit $last not found." >&2; exit 5; }}
-        read -r enablement activity < "$last"
-        case $verb in
-            enable) enablement=enabled ;;
-            stop) enablement=disabled activity=inactive ;;
-            *) activity=active ;;
-        esac
-        echo "$enablement $activity" > "$last" ;;
-esac
-"""
 # Notes that it was called; fails while there is a file `broken` beside it.
 PROGRAM = """\
 #!/bin/sh
@@ -67,40 +39,15 @@ class Killed(BaseException):
     """Stands for SIGKILL."""
 
 
-class Node:
-    """A node in a temporary folder: etc, the kernel's parameters, systemd's units and programs on PATH."""
+class Node(StandInNode):
+    """It has a program `rebuild`, too."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.state = path / "systemd"
-        self.bin = path / "bin"
-        self.sysctl = path / "proc-sys"
-        self.pending = path / "pending"
-        for directory in (self.state, self.bin, self.sysctl):
-            directory.mkdir()
-        self.program("systemctl", SYSTEMCTL.format(state=self.state))
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(path, monkeypatch)
         self.program("rebuild", PROGRAM)
-
-    def program(self, name: str, text: str) -> None:
-        (self.bin / name).write_text(text)
-        (self.bin / name).chmod(0o755)
 
     def file(self, name: str, content: str | None = "text\n") -> dict[str, Any]:
         return {"path": str(self.path / "etc" / name), "content": content}
-
-    def unit(self, name: str, enablement: str, activity: str) -> None:
-        (self.state / name).write_text(f"{enablement} {activity}\n")
-
-    def parameter(self, key: str, value: str) -> Path:
-        path = self.sysctl / key.replace(".", "/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{value}\n")
-        return path
-
-    @property
-    def systemctl_calls(self) -> list[str]:
-        log = self.state / "log"
-        return log.read_text().splitlines() if log.exists() else []
 
     @property
     def rebuilds(self) -> int:
@@ -113,13 +60,7 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
-    node = Node(tmp_path)
-    monkeypatch.setattr(record, "RECORDS", node.path / "records")
-    monkeypatch.setattr(system, "PROC_SYS", node.sysctl)
-    monkeypatch.setattr(busy, "gpu_processes", list)
-    monkeypatch.setattr(engine, "UNIT_DIRECTORIES", (f"{tmp_path}/etc/systemd/",))
-    monkeypatch.setenv("PATH", f"{node.bin}:{os.environ['PATH']}")
-    return node
+    return Node(tmp_path, monkeypatch)
 
 
 @pytest.fixture
@@ -635,7 +576,7 @@ def test_a_unit_that_does_not_exist_is_a_sentence(configure: Run, node: Node) ->
 def test_a_unit_has_longer_to_start_than_systemd_gives_it(
     configure: Run, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (node.state / "a.service").write_text("enabled inactive\n")
+    node.unit("a.service", "enabled", "inactive")
     limits = {}
 
     def observed(command: list[str], timeout_s: float = 0) -> str:

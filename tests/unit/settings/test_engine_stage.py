@@ -16,6 +16,7 @@ from ansible.module_utils.temper.packaging.packages import PackageError
 from ansible.module_utils.temper.settings import brought, in_place, kinds, record, system
 from ansible.module_utils.temper.settings.base import Difference, RefusedError, Setting, SettingError, WayIn
 
+from tests.unit.executables import executable
 from tests.unit.settings.role_plans import PackageManager, carried_out, item, role_plan, with_packages
 
 Run = Callable[..., dict[str, Any]]
@@ -176,10 +177,7 @@ def test_kinds_are_made_in_their_order_and_items_in_theirs(world: World) -> None
 def test_what_files_cause_comes_behind_them_and_before_packages(
     world: World, run_module: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (world.path / "bin").mkdir()
-    seen = world.path / "bin/seen"
-    seen.write_text(f"#!/bin/sh\ncat {world.path}/nouveau >{world.path}/caused\n")
-    seen.chmod(0o755)
+    executable(world.path / "bin/seen", f"cat {world.path}/nouveau >{world.path}/caused")
     monkeypatch.setenv("PATH", f"{world.path}/bin:{os.environ['PATH']}")
     world.broken = {"package"}
     file = world.file("nouveau")

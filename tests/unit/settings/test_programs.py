@@ -12,6 +12,7 @@ from ansible.module_utils.temper.access import sshd
 from ansible.module_utils.temper.settings import audit, enterprise_linux, observe, programs
 
 from tests.unit.each import each
+from tests.unit.executables import executable
 from tests.unit.settings.role_plans import carried_out, item, role_plan
 
 pytestmark = pytest.mark.component
@@ -51,10 +52,8 @@ def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def put(**scripts: str) -> None:
         folder = tmp_path / "bin"
-        folder.mkdir(exist_ok=True)
         for name, script in scripts.items():
-            (folder / name).write_text(f"#!/bin/sh\n{script}")
-            (folder / name).chmod(0o755)
+            executable(folder / name, script)
         monkeypatch.setattr(process, "search_path", lambda: f"{folder}:{os.environ['PATH']}")
 
     return put

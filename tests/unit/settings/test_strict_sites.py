@@ -17,6 +17,7 @@ from ansible.module_utils.temper.settings.strictness import chosen, strictest
 from temper.plan.strictness import order_of
 from tests.unit.control_values import SETTINGS
 from tests.unit.each import each
+from tests.unit.executables import executable
 from tests.unit.settings.role_plans import item, role_plan
 
 if TYPE_CHECKING:
@@ -605,10 +606,7 @@ def test_a_file_that_only_the_group_root_reads_is_not_given_to_another_group(
 def mount(node: Path, monkeypatch: pytest.MonkeyPatch, options: str) -> Callable[[], str]:
     """A mount point whose options are what mount was last asked for."""
     bin_folder, info = node / "bin", node / "mountinfo"
-    bin_folder.mkdir()
-    program = bin_folder / "mount"
-    program.write_text(f'#!/bin/sh\necho "1 0 0:1 / /data ${{2#remount,bind,}} - ext4 x rw" >{info}\n')
-    program.chmod(0o755)
+    executable(bin_folder / "mount", f'echo "1 0 0:1 / /data ${{2#remount,bind,}} - ext4 x rw" >{info}')
     info.write_text(f"1 0 0:1 / /data {options} - ext4 x rw\n")
     monkeypatch.setattr(system, "MOUNTINFO", info)
     monkeypatch.setenv("PATH", str(bin_folder), prepend=":")

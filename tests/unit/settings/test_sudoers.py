@@ -14,6 +14,7 @@ from ansible.module_utils.temper.settings import in_place, observe, sudoers
 
 from temper.plan.convert import plain
 from temper.plan.wanted import Kind
+from tests.unit.executables import executable
 from tests.unit.planning_roles.plans import planned
 from tests.unit.settings.role_plans import carried_out, item, role_plan
 
@@ -42,8 +43,7 @@ def has_visudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[boo
     def put(link: bool) -> None:
         real = tmp_path / ("visudo-rs" if link else "bin/visudo")
         (tmp_path / "bin").mkdir()
-        real.write_text(VISUDO_RS)
-        real.chmod(0o755)
+        executable(real, VISUDO_RS)
         if link:
             (tmp_path / "bin/visudo").symlink_to(real)
         monkeypatch.setattr(process, "search_path", lambda: f"{tmp_path}/bin:{os.environ['PATH']}")

@@ -2,9 +2,12 @@
 
 import errno
 import json
+import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from ansible.module_utils.temper.settings import observe, record, sysfs
@@ -128,34 +131,26 @@ def test_a_value_that_the_kernel_refuses_is_named(tree: Tree, monkeypatch: pytes
         setting.apply()
 
 
-def test_a_former_value_that_the_kernel_no_longer_knows_is_given_up(
-    run_module: Run, tree: Tree, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def refusing(tree: Tree, number: int) -> AbstractContextManager[object]:
+    """Have the kernel take no value, with an error of this number."""
+    return patch.object(type(tree.path), "write_text", side_effect=OSError(number, os.strerror(number)))
+
+
+def test_a_former_value_that_the_kernel_no_longer_knows_is_given_up(run_module: Run, tree: Tree) -> None:
     """As of a governor after another driver of the CPUs' clocks came with another kernel."""
     carried_out(run_module, governors("performance"))
-
-    def refuse(*_arguments: object, **_options: object) -> int:
-        raise OSError(errno.EINVAL, "Invalid argument")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(type(tree.path), "write_text", refuse)
+    with refusing(tree, errno.EINVAL):
         carried_out(run_module, role_plan("os_tuning", []))
     assert tree.governors() == ["performance", "performance"]
     assert not carried_out(run_module, role_plan("os_tuning", []))["changed"]
 
 
 def test_a_former_value_that_cannot_be_written_for_another_reason_is_kept_for_the_next_run(
-    run_module: Run, tree: Tree, monkeypatch: pytest.MonkeyPatch
+    run_module: Run, tree: Tree
 ) -> None:
     carried_out(run_module, governors("performance"))
-
-    def refuse(*_arguments: object, **_options: object) -> int:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(type(tree.path), "write_text", refuse)
-        with pytest.raises(SettingError, match="Read-only file system"):
-            SysfsValue(GOVERNOR.format(0), "performance").restore("schedutil")
+    with refusing(tree, errno.EROFS), pytest.raises(SettingError, match="Read-only file system"):
+        SysfsValue(GOVERNOR.format(0), "performance").restore("schedutil")
     carried_out(run_module, role_plan("os_tuning", []))
     assert tree.governors() == ["schedutil", "schedutil"]
 

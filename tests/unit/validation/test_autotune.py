@@ -24,6 +24,7 @@ from temper.cli import main as temper
 from temper.judge import proposal
 from temper.judge.proposal import ProposalError
 from tests.unit.each import each
+from tests.unit.executables import executable
 from tests.unit.needs import TORCH_PYTHON, needs_torch
 from tests.unit.validation.samples import gpu_xml, measurement, smi_xml
 from tests.unit.validation.scripted import ScriptedBackend
@@ -761,10 +762,7 @@ if grep -q 9999 "$1"; then echo 'GPU settings were not applied: GPU 0: no such c
 def gpus(tmp_path: Path) -> Path:
     """The root of a node whose GPUs role gpu_settings has locked at their highest clock."""
     root = tmp_path / "node"
-    program = root / clocks.PROGRAM
-    program.parent.mkdir(parents=True)
-    program.write_text(CLOCKS_PROGRAM.format(root=root))
-    program.chmod(0o755)
+    executable(root / clocks.PROGRAM, CLOCKS_PROGRAM.format(root=root))
     settings = clocks.settings_file(root)
     settings.parent.mkdir(parents=True)
     settings.write_text(json.dumps({"clocks": "max", "power_limit_w": 300, "mig": {"all": "disabled"}}))

@@ -18,6 +18,7 @@ import yaml
 from temper.cli import main as temper
 from temper.judge.history_store import History
 from tests.unit.each import each
+from tests.unit.executables import executable
 from tests.unit.validation.samples import expectation, measurement, node_result, one_test
 from tests.waiting import wait_until
 from validation.checks import registry
@@ -391,14 +392,6 @@ def test_a_disk_that_fills_up_costs_the_file_and_not_the_verdict(
         assert "No space left" in said.err
 
 
-def test_an_output_that_is_no_file_is_refused_before_anything_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(commands, "run_plan", None)
-    assert main.main(["run", "--output", str(tmp_path)]) == 2
-    assert "expected a file, or none yet" in capsys.readouterr().err
-
-
 @each(b"\xff\xfe", b'{"power_limit_w": 1' + b"0" * 400 + b"}")
 def test_input_that_makes_no_sense_is_status_2_and_one_sentence(
     content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -693,9 +686,7 @@ def test_a_report_answers_programs_with_its_summary(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_run_that_is_stopped_writes_no_result(number: signal.Signals, tmp_path: Path) -> None:
     # A nvidia-smi that hangs keeps the run busy until it is stopped.
-    program = tmp_path / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\necho > {tmp_path}/asked\nexec sleep 600\n")
-    program.chmod(0o755)
+    executable(tmp_path / "nvidia-smi", f"echo > {tmp_path}/asked\nexec sleep 600")
     output = tmp_path / "result.json"
     process = subprocess.Popen(
         [*PYTHON, "-m", "validation", "run", "--test=health", f"--output={output}"],

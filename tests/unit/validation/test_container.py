@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.executables import executable
 from tests.unit.validation.samples import is_running, node
 from tests.waiting import wait_until
 from validation.checks import container
@@ -27,12 +28,11 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def engine(programs: Path, name: str, images: str, run: str, containers: str = "true") -> None:
     """A container engine with these images and containers; it answers `run` so, and notes all questions."""
-    path = programs / name
-    path.write_text(
-        f'#!/bin/sh\necho "$@" >> {programs}/asked\n'
-        f'case "$1" in\nimage) {images} ;;\nrun) {run} ;;\nps) {containers} ;;\nesac\n'
+    executable(
+        programs / name,
+        f'echo "$@" >> {programs}/asked\n'
+        f'case "$1" in\nimage) {images} ;;\nrun) {run} ;;\nps) {containers} ;;\nesac',
     )
-    path.chmod(0o755)
 
 
 def result() -> TestResult:

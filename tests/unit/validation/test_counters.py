@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.each import each
+from tests.unit.executables import executable
 from validation.model.contract import State
 from validation.probes import counters
 
@@ -100,9 +101,7 @@ def test_a_driver_without_nvlink_still_has_the_other_counters(
 
     xml = smi_xml(gpu_xml()).replace("<pci>", "<pci><replay_counter>4</replay_counter>")
     (tmp_path / "report").write_text(xml)
-    fake = tmp_path / "nvidia-smi"
-    fake.write_text(f'#!/bin/sh\n[ "$1" = -q ] || exit 3\nexec /bin/cat {tmp_path}/report\n')
-    fake.chmod(0o755)
+    executable(tmp_path / "nvidia-smi", f'[ "$1" = -q ] || exit 3\nexec /bin/cat {tmp_path}/report')
     monkeypatch.setenv("PATH", str(tmp_path))
     assert counters.read() == {0: {"pcie_replays": 4, "ecc_corrected": 7}}
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.each import each
+from tests.unit.executables import executable
 from tests.unit.validation.samples import node
 from validation.checks import drives as check
 from validation.checks.registry import CHECKS
@@ -40,8 +41,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
     monkeypatch.setenv("PATH", str(folder))
 
     def add(name: str, script: str) -> None:
-        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-        (folder / name).chmod(0o755)
+        executable(folder / name, script)
 
     return add
 

@@ -89,13 +89,9 @@ def test_a_model_says_what_the_planner_needs(name: str) -> None:
     assert all(re.fullmatch(r"[0-9a-f]{4}", pci_id) for pci_id in model["pci_ids"])
 
 
-def test_a_pci_id_names_one_model() -> None:
-    pci_ids = [pci_id for model in MODELS.values() for pci_id in model["pci_ids"]]
-    assert sorted(pci_ids) == sorted(set(pci_ids))
-
-
-def test_a_product_name_names_one_model() -> None:
-    names = [name for model in MODELS.values() for name in model["product_names"]]
+@each("pci_ids", "product_names")
+def test_what_a_gpu_says_of_itself_names_one_model(key: str) -> None:
+    names = [name for model in MODELS.values() for name in model[key]]
     assert sorted(names) == sorted(set(names))
 
 

@@ -15,6 +15,7 @@ from threading import Barrier
 
 import pytest
 
+from temper.base import store
 from temper.base.store import HistoryError, Part, Store
 from temper.judge.history import Past, PastDigest, PastNumber, PastRun
 from temper.judge.history_store import History
@@ -40,8 +41,9 @@ def run(day: int = 1, node: str = "gpu01", value: float = 50.0) -> PastRun:
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> History:
-    return History(tmp_path / "reports" / "history.sqlite", patience_s=0.1)
+def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> History:
+    monkeypatch.setattr(store, "PATIENCE_S", 0.1)
+    return History(tmp_path / "reports" / "history.sqlite")
 
 
 def runs(history: History, node: str = "gpu01") -> tuple[PastRun, ...]:
@@ -54,7 +56,9 @@ def python(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
         import os, resource, signal, sys
         from pathlib import Path
         from tests.unit.validation.test_history_store import History, HistoryError, run, runs
-        history = History(Path(sys.argv[1]), patience_s=0.1)
+        from temper.base import store
+        store.PATIENCE_S = 0.1
+        history = History(Path(sys.argv[1]))
     """
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(begin) + textwrap.dedent(code), *map(str, arguments)],

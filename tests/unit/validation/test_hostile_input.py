@@ -126,22 +126,24 @@ def test_a_fleet_of_another_form_is_one_sentence(text: str, run_temper: Run) -> 
     assert done.stderr.startswith('temper report: standard input is not {"expectations"')
 
 
-@each("a file", "/proc/none")
-def test_a_folder_for_traces_that_cannot_be_written_is_refused_before_anything_runs(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@each(
+    ("--traces", "a file", "expected a folder to write to"),
+    ("--traces", "/proc/none", "expected a folder to write to"),
+    ("--output", "/proc/result.json", "expected a place that can be written to"),
+    ("--output", ".", "expected a file, or none yet"),
+)
+def test_what_cannot_be_written_is_named_before_anything_runs(
+    option: str,
+    place: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(commands, "run_plan", None)
     (tmp_path / "a file").touch()
-    assert main.main(["run", "--traces", str(tmp_path / place)]) == 2
-    assert f"{place}: expected a folder to write to" in capsys.readouterr().err
-
-
-def test_an_output_that_cannot_be_written_is_named_before_anything_runs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(commands, "run_plan", None)
-    assert main.main(["run", "--output=/proc/result.json"]) == 2
-    assert "/proc/result.json: expected a place that can be written to" in capsys.readouterr().err
+    assert main.main(["run", option, str(tmp_path / place)]) == 2
+    assert f"{tmp_path / place}: {said}" in capsys.readouterr().err
 
 
 def test_two_runs_with_one_state_do_not_measure_each_other(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.executables import executable
 from validation.checks import mtu as check
 from validation.model.contract import State
 from validation.model.not_run import NotRunError
@@ -53,8 +54,7 @@ class Network:
         (folder / "sys/class/net/bond0/lower_ens2/device").mkdir(parents=True)
 
     def program(self, name: str, text: str) -> None:
-        (self.bin / name).write_text(text)
-        (self.bin / name).chmod(0o755)
+        executable(self.bin / name, text)
 
     def shows(self, links: object, neighbours: object) -> None:
         case = f"*link*) echo '{json.dumps(links)}' ;; *) echo '{json.dumps(neighbours)}' ;;"

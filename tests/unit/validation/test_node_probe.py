@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.executables import executable
 from tests.unit.validation.samples import expectation, gpu_xml, is_running, node, smi_xml
 from tests.waiting import wait_until
 from validation.checks import measured
@@ -54,9 +55,9 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     programs = tmp_path / "bin"
     programs.mkdir()
     monkeypatch.setenv("PATH", str(programs))
-    program(tmp_path, "journalctl", 'case "$*" in *--grep=*) exit 1;; *) echo booted;; esac')
+    executable(tmp_path / "bin" / "journalctl", 'case "$*" in *--grep=*) exit 1;; *) echo booted;; esac')
     (tmp_path / "report").write_text(smi_xml(gpu_xml()))
-    program(tmp_path, "nvidia-smi", f'[ "$1" = -q ] || exit 3; exec /bin/cat {tmp_path}/report')
+    executable(tmp_path / "bin" / "nvidia-smi", f'[ "$1" = -q ] || exit 3; exec /bin/cat {tmp_path}/report')
     return tmp_path
 
 
@@ -71,12 +72,6 @@ def test_the_driver_that_has_a_gpu_is_read(tmp_path: Path, driver: str) -> None:
     (gpu,) = machine.pci_gpus(tmp_path)
     own = driver == "nvidia"
     assert (gpu.driver, gpu.given_away, machine.has_nvswitch(tmp_path)) == (driver, not own, own)
-
-
-def program(tree: Path, name: str, script: str) -> None:
-    path = tree / "bin" / name
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o755)
 
 
 @pytest.fixture
@@ -149,7 +144,7 @@ def test_a_machine_is_looked_at_in_another_process(tree: Path, probes: Any) -> N
 def test_what_changes_between_two_looks_is_seen(tree: Path, probes: Any) -> None:
     probe = probes("probe_a_tree")
     assert probe.facts(False).smi.gpus
-    program(tree, "nvidia-smi", "echo 'GPU is lost'; exit 15")
+    executable(tree / "bin" / "nvidia-smi", "echo 'GPU is lost'; exit 15")
     assert probe.facts(False).smi.kind == "lost"
 
 
@@ -243,7 +238,7 @@ def test_ctrl_c_ends_a_run_at_once_whatever_nvidia_smi_does(tree: Path) -> None:
     deaf = (
         f"trap '' TERM INT; echo $$ > {note}.new; /bin/mv {note}.new {note}; while :; do /bin/sleep 1; done"
     )
-    program(tree, "nvidia-smi", deaf)
+    executable(tree / "bin" / "nvidia-smi", deaf)
     command = [sys.executable, "-m", "validation", "run", "--test=health"]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as run:
         wait_until(note.exists, "nvidia-smi was asked")
@@ -278,7 +273,7 @@ print(seen, file=sys.stderr)
 
 
 def test_the_payload_itself_reads_no_hardware_and_starts_nothing_but_its_own_processes(tree: Path) -> None:
-    program(tree, "docker", "exit 1")
+    executable(tree / "bin" / "docker", "exit 1")
     done = subprocess.run(
         [sys.executable, "-c", AUDITED], cwd=ROOT, capture_output=True, text=True, check=False
     )

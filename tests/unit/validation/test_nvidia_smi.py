@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.unit.each import each
+from tests.unit.executables import executable
 from tests.unit.validation.samples import DRIVER, gpu_xml, smi_xml
 from validation.probes import gpu_samples, nvidia_smi
 from validation.probes.nvidia_smi import NvidiaSmiError
@@ -187,8 +188,7 @@ def test_a_gpu_that_the_name_of_a_process_adds_is_found_out(address: str, fake: 
     assert NO_HANDLE in alone
     program = fake / "nvidia-smi"
     (fake / "report").write_text(alone)
-    program.write_text(f'#!/bin/sh\necho "$*" >>{fake}/asked\nexec /bin/cat {fake}/report\n')
-    program.chmod(0o755)
+    executable(program, f'echo "$*" >>{fake}/asked\nexec /bin/cat {fake}/report')
     (gpu,) = nvidia_smi.query().gpus
     assert (gpu.pci_address, gpu.ecc_uncorrected_volatile) == ("0000:1b:00.0", 0)
     assert (fake / "asked").read_text().splitlines() == ["-q -x", "-q -x -i 0"]
@@ -332,9 +332,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_failure_has_a_kind_and_the_first_line_as_its_message(
     fake: Path, status: int, output: str, kind: str
 ) -> None:
-    program = fake / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\nprintf '%s\\n' \"{output}\"\nexit {status}\n")
-    program.chmod(0o755)
+    executable(fake / "nvidia-smi", f"printf '%s\\n' \"{output}\"\nexit {status}")
     with pytest.raises(NvidiaSmiError) as caught:
         nvidia_smi.query()
     assert caught.value.kind == kind
@@ -344,9 +342,7 @@ def test_a_failure_has_a_kind_and_the_first_line_as_its_message(
 def says(fake: Path, status: int, text: str) -> None:
     """Have nvidia-smi print this text, and end like that."""
     (fake / "text").write_text(text)
-    program = fake / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\n/bin/cat {fake}/text\nexit {status}\n")
-    program.chmod(0o755)
+    executable(fake / "nvidia-smi", f"/bin/cat {fake}/text\nexit {status}")
 
 
 @pytest.mark.component
@@ -438,9 +434,7 @@ def test_samples_of_gpus_of_which_one_is_lost_name_that_one(fake: Path) -> None:
     [("exit 255", "it ended with exit status 255"), ("kill -SEGV $$", "it was killed by SIGSEGV")],
 )
 def test_a_failure_without_a_word_says_how_it_ended(fake: Path, script: str, ending: str) -> None:
-    program = fake / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
+    executable(fake / "nvidia-smi", script)
     with pytest.raises(NvidiaSmiError, match=f"nvidia-smi: {ending} and said nothing"):
         nvidia_smi.query()
 
@@ -455,9 +449,7 @@ def test_a_missing_program_is_said_to_be_missing() -> None:
 
 @pytest.mark.component
 def test_a_program_that_hangs_is_given_up(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = fake / "nvidia-smi"
-    program.write_text("#!/bin/sh\nexec /bin/sleep 60\n")
-    program.chmod(0o755)
+    executable(fake / "nvidia-smi", "exec /bin/sleep 60")
     monkeypatch.setattr(gpu_samples, "SAMPLE_TIMEOUT_S", 0.2)
     with pytest.raises(NvidiaSmiError, match="no answer within 0 s") as caught:
         gpu_samples.sample()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.each import each
+from tests.unit.executables import executable
 from tests.unit.validation.samples import node
 from validation.checks.platform import Platform
 from validation.model.contract import State
@@ -276,9 +277,7 @@ def test_versions_of_libraries_are_those_of_the_files_behind_their_names(tmp_pat
 
 
 def program(folder: Path, name: str, *lines: str) -> None:
-    path = folder / name
-    write(path, "\n".join(["#!/bin/sh", *lines, ""]))
-    path.chmod(0o755)
+    executable(folder / name, "\n".join(lines))
 
 
 @pytest.fixture

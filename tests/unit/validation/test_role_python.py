@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from tests.unit.ansible_commands import ansible
+from tests.unit.executables import executable
 
 ROOT = Path(__file__).resolve().parents[3]
 PLAYBOOK = """\
@@ -51,8 +52,7 @@ def install(folder: Path, pip_args: str = "", requirements: str = "") -> Install
     environment.mkdir()
     (environment / "pyvenv.cfg").touch()
     (folder / "ansible.cfg").touch()
-    python.write_text(PYTHON.replace("{folder}", str(folder)))
-    python.chmod(0o755)
+    executable(python, PYTHON.replace("{folder}", str(folder)))
     play = folder / "play.yml"
     play.write_text(PLAYBOOK.replace("TASKS", str(ROOT / "roles/gpu_validation/tasks/python.yml")))
     variables = {

@@ -207,26 +207,19 @@ def test_a_checkpoint_that_differs_fails(tmp_path: Path) -> None:
     assert [m.name for m in found.measurements] == ["checkpoint_save_gb_s"]
 
 
-def test_storage_on_which_a_checkpoint_would_take_too_long_is_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@each(("first_rate", 1000.0, "would take 4000 s"), ("room", 1 << 20, "is too full"))
+def test_a_checkpoint_for_which_there_is_no_time_or_room_is_not_written(
+    what: str, found: float, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "first_rate", lambda *_arguments: 1000.0)
-    with pytest.raises(NotRunError, match="would take 4000 s"):
+    monkeypatch.setattr(storage, what, lambda *_: found)
+    monkeypatch.setattr(os, "pwrite", None)
+    with pytest.raises(NotRunError, match=reason):
         checkpoint(ScriptedBackend("cpu"), tmp_path)
 
 
 def test_without_the_memory_for_a_checkpoint_it_is_not_run(tmp_path: Path) -> None:
     with pytest.raises(NotRunError, match="of free memory needed"):
         checkpoint(ScriptedBackend("cpu", free=1 << 20), tmp_path)
-
-
-def test_a_folder_without_room_for_a_checkpoint_is_not_written_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(storage, "room", lambda _path: 1 << 20)
-    monkeypatch.setattr(os, "pwrite", None)
-    with pytest.raises(NotRunError, match="is too full"):
-        checkpoint(ScriptedBackend("cpu"), tmp_path)
 
 
 @each(errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
