@@ -71,8 +71,10 @@ class StandInNode:
     def program(self, name: str, text: str) -> None:
         executable(self.bin / name, text)
 
-    def unit(self, name: str, enablement: str, activity: str, condition: str = "yes") -> None:
-        (self.units / name).write_text(f"{enablement} {activity} {condition}\n")
+    def unit(self, name: str, enablement: str, activity: str, condition: str = "yes") -> Path:
+        path = self.units / name
+        path.write_text(f"{enablement} {activity} {condition}\n")
+        return path
 
     def parameter(self, name: str, value: str) -> Path:
         path = self.sysctl / name.replace(".", "/")
