@@ -115,7 +115,7 @@ from ansible.module_utils.temper.packaging import apt_preview, dnf_preview, dnf_
 from ansible.module_utils.temper.packaging.dnf import Dnf
 from ansible.module_utils.temper.packaging.packages import Wish
 from ansible.module_utils.temper.records import RecordError
-from ansible.module_utils.temper.settings.base import SettingError
+from ansible.module_utils.temper.settings.base import RefusedError, SettingError
 from ansible.module_utils.temper.settings.engine import carry_out
 
 
@@ -125,7 +125,7 @@ def refusals(module: AnsibleModule, part: str) -> list[str]:
     module.check_mode = True
     try:
         outcomes = carry_out(module, [json.loads(part)] if part else [], {})["roles"].values()
-    except RecordError as error:
+    except (RecordError, RefusedError) as error:
         return [str(error)]
     return [outcome["msg"] for outcome in outcomes if outcome.get("failed")]
 
@@ -169,6 +169,8 @@ def main() -> None:
             preview = dnf_preview.preview(wish, wanted, dnf, from_bare=bare)
     except (SettingError, process.CommandError) as error:
         module.fail_json(msg=str(error), output=getattr(error, "output", []))
+    except OSError as error:  # a disk that is full, say
+        module.fail_json(msg=f"Nothing was changed, because {error}: mend that, and run again.")
     refused = refusals(module, parameters["engines"])
     module.exit_json(changed=False, refused=refused, former=former, **preview.as_dict())
 

@@ -1,10 +1,12 @@
 """A transaction is simulated with what the node is to get, and the node stays as it is."""
 
+import errno
 import fcntl
 import hashlib
 import json
 import shutil
 import signal
+import stat
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 
 import package_preview
 import pytest
-from ansible.module_utils.temper.packaging import packages, repositories, signing_keys
+from ansible.module_utils.temper.packaging import apt_preview, packages, repositories, signing_keys, staging
 
 from tests.unit import openpgp_keys
 from tests.unit.apt_machine import Archive, Machine
@@ -387,3 +389,27 @@ def test_a_pin_that_is_not_the_reason_is_not_named(preview: Run, node: Machine, 
     failed = preview({"nvidia-impossible": ""})
     assert failed["unresolved"]
     assert name not in "".join(failed["problems"])
+
+
+def test_a_source_of_the_site_is_as_private_beside_the_preview(tmp_path: Path) -> None:
+    source, private = tmp_path / "site.list", tmp_path / "private"
+    source.write_bytes(b"# gr\xfc\xdfe\ndeb https://me:secret@example.com/ /\n")
+    source.chmod(0o600)
+    private.mkdir()
+    apt_preview.Root(private, {}).take_source(source, private / "site.list", [])
+    assert (private / "site.list").read_bytes() == source.read_bytes()
+    assert stat.S_IMODE((private / "site.list").stat().st_mode) == 0o600
+
+
+def test_engines_that_the_node_cannot_have_are_refused_by_name(preview: Run) -> None:
+    part = role_plan("container_engines", [], obstacle="there is no engine for it")
+    assert "there is no engine for it" in preview(DRIVER, engines=json.dumps(part))["refused"][0]
+
+
+def test_a_disk_that_is_full_is_a_sentence(run_module: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/var/cache/temper")
+
+    monkeypatch.setattr(staging, "stage", full)
+    message = run_module(package_preview.main, packages=DRIVER, stage=True)["msg"]
+    assert "No space left on device: '/var/cache/temper'" in message

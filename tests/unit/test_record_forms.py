@@ -80,10 +80,11 @@ SETTINGS: list[Document] = [
 ]
 GIVEN = {"present": True, "sudo": True, "given": ["sudo"]}
 FILES = [["ssh-ed25519 AAAA", 384], ["", 384, "/etc/keys"]]
-BEFORE = {"created": False, "groups": ["sudo"], "shadow": ["1", "", ""]}
+BEFORE = {"groups": ["sudo"], "shadow": ["1", "", ""]}
 ACCOUNTS: list[Document] = [
-    {"version": 2, "accounts": {"ada": one}}
-    for one in ({**GIVEN, **BEFORE, "keys": FILES}, {**GIVEN, **BEFORE, "keys": [None, None]})
+    {"version": 2, "accounts": {name: {**GIVEN, **BEFORE, "created": created, "keys": files}}}
+    for name, created in (("ada", False), ("bob", True))
+    for files in (FILES, [None, None])
 ]
 ENGINES: list[Document] = [
     {

@@ -47,8 +47,11 @@ RECORD = Path("/var/lib/temper/admin_accounts.json")
 RECORD_VERSION = 2
 #: What the record has of an account; of one that was there before, what it was. A file of keys is a text and
 #: a mode, and where a link leads.
-GIVEN = {"created": bool, "present": bool, "sudo": bool, "given": ([str], ...)}
 BEFORE = {"keys": [(None, [str, int], [str, int, str])], "groups": [str], "shadow": [str, str, str]}
+GIVEN = {
+    **dict.fromkeys(("created", "present", "sudo"), bool),
+    **{name: (form, ...) for name, form in {**BEFORE, "given": [str]}.items()},
+}
 USER_DEFAULTS: dict[str, Any] = {"keys": [], "sudo": True, "groups": [], "state": "present"}
 
 

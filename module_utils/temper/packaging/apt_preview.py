@@ -11,12 +11,14 @@ import contextlib
 import re
 import shlex
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from ansible.module_utils.temper import process
+from ansible.module_utils.temper.files import replace_file
 from ansible.module_utils.temper.packaging import repositories as repos
 from ansible.module_utils.temper.packaging.apt import APT_GET, UNVERIFIED, UPDATE_OPTIONS, Apt
 from ansible.module_utils.temper.packaging.packages import (
@@ -143,10 +145,13 @@ class Root:
         self.take_lists(repositories)
 
     def take_source(self, path: Path, target: Path, repositories: Sequence[Repository]) -> None:
-        """Copy a source file of the node, if it is there, without the repositories that are ours."""
-        text = repos.without(path, repositories) if path.is_file() else None
-        if text is not None:
-            target.write_text(text, encoding="utf-8")
+        """Copy a source file of the node, if it is there, without the repositories that are ours.
+
+        Addresses may have passwords, and everybody may enter the folder.
+        """
+        content = repos.without(path, repositories) if path.is_file() else None
+        if content is not None:
+            replace_file(target, content, stat.S_IMODE(path.stat().st_mode))
 
     def configure(self, *more: str) -> None:
         """Write apt's configuration."""

@@ -164,9 +164,9 @@ def fill(private: Dnf, node: Dnf, repositories: Sequence[Repository]) -> None:
     sources.mkdir(parents=True)
     directory = node.path("/etc/yum.repos.d")
     for path in sorted(directory.glob("*.repo")) if directory.is_dir() else ():
-        text = None if path.name.startswith("temper-") else repos.without(path, repositories)
-        if text is not None:
-            (sources / path.name).write_text(text, encoding="utf-8")
+        content = None if path.name.startswith("temper-") else repos.without(path, repositories)
+        if content is not None:
+            (sources / path.name).write_bytes(content)
     keys = private.path("/keys")
     keys.mkdir()
     for repository in repositories:

@@ -131,25 +131,21 @@ def normal_uri(uri: str) -> str:
     return here.rstrip("/").lower()
 
 
-def without(path: Path, repositories: Sequence[Repository]) -> str | None:
+def without(path: Path, repositories: Sequence[Repository]) -> bytes | None:
     """Return a foreign source file without the repositories that are ours; None if it has no others.
 
     apt refuses two sources of one repository that differ in their keys, and dnf would take from the second
     what is excluded from the first.
     """
     ours = {normal_uri(repository["uri"]) for repository in repositories if repository["signed_by"] is None}
-    text = text_of(path)
+    # In remarks of others there may be any bytes.
+    text = path.read_text(encoding="utf-8", errors="surrogateescape")
     kept = "".join(part for part in parts(path.suffix, text) if not addresses(part) or addresses(part) - ours)
     if kept == text:
-        return text
+        return path.read_bytes()
     # A section may have a metalink or a mirrorlist instead of an address.
     more = path.suffix == ".repo" and re.search(r"(?m)^\s*\[", kept)
-    return kept if more or addresses(kept) else None
-
-
-def text_of(path: Path) -> str:
-    """Return a source file's text. In comments of others there may be any bytes."""
-    return path.read_text(encoding="utf-8", errors="surrogateescape")
+    return kept.encode(errors="surrogateescape") if more or addresses(kept) else None
 
 
 def parts(suffix: str, text: str) -> Iterator[str]:

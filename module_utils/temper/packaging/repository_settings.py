@@ -176,9 +176,9 @@ def foreign_files(wanted: Sequence[Repository]) -> list[File]:
     for kind in sorted({repository["kind"] for repository in wanted}):
         for path in repositories.foreign_sources(kind):
             kept = repositories.without(path, wanted)
-            if kept != repositories.text_of(path):
+            if kept != path.read_bytes():
                 mode = f"{stat.S_IMODE(path.stat().st_mode):04o}"  # of addresses with passwords
-                files.append(File(str(path), kept and kept.encode(errors="surrogateescape"), mode))
+                files.append(File(str(path), kept, mode))
     return files
 
 

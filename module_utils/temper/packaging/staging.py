@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ansible.module_utils.temper.files import replace_file
 from ansible.module_utils.temper.packaging import apt_preview, repositories
 from ansible.module_utils.temper.packaging.apt import APT_GET, INSTALL, Apt, lines_that_explain, targets
 from ansible.module_utils.temper.packaging.packages import PackageError, Packages, Transaction, Wish
@@ -100,13 +101,13 @@ def publish() -> None:
     index = "\n".join(map(stanza, sorted(FORMER.glob("*.deb"))))
     (FORMER / "Packages").write_text(index, encoding="utf-8")
     source = source_file()
-    source.parent.mkdir(parents=True, exist_ok=True)
-    source.write_text(
+    text = (
         "# Managed by Temper: the packages from before an upgrade, until it is proven.\n"
         # apt has checked each file against the signed lists that it came from; only root can write here.
-        f"Types: deb\nURIs: file:{FORMER}\nSuites: ./\nTrusted: yes\n",
-        encoding="utf-8",
+        f"Types: deb\nURIs: file:{FORMER}\nSuites: ./\nTrusted: yes\n"
     )
+    # In one step: with a part of it, no apt of this node works any more.
+    replace_file(source, text.encode(), 0o644)
     options = (f"Dir::Etc::sourcelist={source}", "Dir::Etc::sourceparts=-", "APT::Get::List-Cleanup=false")
     words = [word for option in options for word in ("-o", option)]
     Apt().run([*APT_GET, *words, "update"], "Reading the list of the former packages")

@@ -487,14 +487,16 @@ class Role:
         Before that, what is not there yet must be known to be taken back, and conditions of units must keep
         their services from starting where they cannot run.
         """
-        for setting in self.wanted.values():
-            if isinstance(setting, (Unit, PamProfile, WholeFile)) and not setting.read():
-                self.remember(setting, setting.read())
         conditions = [
             setting
             for setting in self.unsettled
             if setting.key.startswith(f"file:{UNIT_DIRECTORIES[0]}") and setting.key.endswith(".conf")
         ]
+        for setting in self.wanted.values():
+            if isinstance(setting, (Unit, PamProfile, WholeFile)):
+                state = setting.read()
+                if setting in conditions or not state:
+                    self.remember(setting, state)
         self.note([tools.key, *(setting.key for setting in conditions)])
         for setting in [*conditions, tools]:
             setting.apply()

@@ -651,6 +651,18 @@ def test_a_service_that_does_not_run_is_not_told(harden: Run, node: Node) -> Non
     assert "msg" not in harden(("file", {"path": f"{node.path}/etc/x", "content": "x\n"}), on_change=[rule])
 
 
+@pytest.mark.component
+def test_a_condition_of_the_site_in_the_place_of_ours_returns(
+    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_packages(monkeypatch)
+    drop_in = node.file("etc/systemd/auditd.service.d/a.conf", "# of the site\n")
+    harden(("file", {"path": str(drop_in), "content": "[Unit]\n"}), packages=["auditd"])
+    assert drop_in.read_text() == "[Unit]\n"
+    harden()
+    assert drop_in.read_text() == "# of the site\n"
+
+
 def test_a_kind_that_does_not_exist_is_a_sentence(harden: Run, node: Node) -> None:
     assert "found 'fiel'" in harden(("fiel", {}))["msg"]
 
