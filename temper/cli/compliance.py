@@ -6,6 +6,7 @@ Nothing is written: a copy on a medium that is read only will do.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -68,8 +69,12 @@ def verify_all(given: argparse.Namespace) -> int:
     """Print what is wrong with the reports. `--head` are heads, or the file that has them."""
     signers, kept, known = given.signers, given.head, history_of(given)
     recorded = known.reports()
-    # No head has a name that a file could have.
-    heads = heads_of(Path(kept).read_text(encoding="utf-8") if " " not in kept else kept) if kept else []
+    # No head has a name that a file could have, unless that has a space.
+    if kept and (" " not in kept or os.path.exists(kept)):  # noqa: PTH110 - Path refuses what is too long
+        kept = Path(kept).read_text(encoding="utf-8", errors="replace")
+    heads = heads_of(kept) if kept is not None else []
+    if signers and not signers.is_file():
+        raise EvidenceError(f"--signers: expected a file as ssh-keygen(1) has it, found none: {signers}")
     problems = verify(given.reports, recorded, signers, heads, known.number())
     last = known.head()
     signed = "" if signers else ", signatures not looked at (--signers)"
@@ -236,7 +241,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--signers", type=Path, help="allowed_signers file that every signature must be of")
     made.add_argument(
         "--head",
-        default="",
         help="head that was kept elsewhere, or a file with several: the chain must have it",
     )
     of_history(

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TypeVar
 
+from temper.base.nodes import ranges
 from temper.base.store import HISTORY, HistoryError
 from temper.cli.main import NOT_CARRIED_OUT, refused
 from temper.compliance import document
@@ -80,7 +81,12 @@ def main(arguments: list[str] | None = None) -> int:
         parser().error("expected --validation DIR, --compliance DIR, or both")
     unshown = Unshown()
     try:
-        files = write(given.output, read(given), "index.html", given.node, unshown=unshown)
+        report = read(given)
+        nodes = [one.node for one in report.compliance.nodes] if report.compliance else []
+        nodes += [one.node for one in report.validation.verdict.nodes] if report.validation else []
+        if unknown := {*given.node} - {*nodes}:
+            raise UsageError(f"--node: expected nodes of these reports, found {ranges(unknown)}")
+        files = write(given.output, report, "index.html", given.node, unshown=unshown)
     except (ContractError, HistoryError, UsageError) as error:
         return refused("pages", error)
     print(unshown.text(), end="", file=sys.stderr)
