@@ -327,7 +327,8 @@ def _proposed(
     given: argparse.Namespace, stack: str, limit: str, now: datetime, policy: Policy
 ) -> tuple[list[Candidate], Rollout]:
     inventory = _inventory(given)
-    print(READING, file=sys.stderr, flush=True)
+    if sys.stderr.isatty():  # playbooks/upgrade.yml takes the last line of another one for the reason
+        print(READING, file=sys.stderr, flush=True)
     plans, previews = preflight(inventory, stack, limit, policy.kernel)
     groups = groups_of(inventory)
     found = candidates(plans, groups, previews, only_kernel=not stack)
