@@ -19,6 +19,7 @@ from typing import Any
 
 from temper.base import DATA, ROOT
 from temper.base.nodes import number_of, utc
+from temper.base.options import named
 from temper.base.store import HISTORY, HistoryError
 from temper.cli import json_document
 from temper.cli.main import refused
@@ -223,7 +224,9 @@ def parser() -> argparse.ArgumentParser:
     ) -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=does)
         made.set_defaults(function=function)
-        made.add_argument("--reports", type=Path, default=REPORTS, help="folder of the reports (%(default)s)")
+        made.add_argument(
+            "--reports", type=named, default=REPORTS, help="folder of the reports (%(default)s)"
+        )
         json_document.add_option(made)
         return made
 
@@ -232,13 +235,13 @@ def parser() -> argparse.ArgumentParser:
     ) -> argparse.ArgumentParser:
         made = command(name, function, does)
         made.add_argument(
-            "--history", type=Path, help=f"the fleet's history (default: {HISTORY} beside that folder)"
+            "--history", type=named, help=f"the fleet's history (default: {HISTORY} beside that folder)"
         )
         return made
 
     command("status", status, "print the newest verdict: 0 compliant, 1 not, 2 where it could not be checked")
     made = of_history("verify", verify_all, "print which reports are not as they were written: then 1")
-    made.add_argument("--signers", type=Path, help="allowed_signers file that every signature must be of")
+    made.add_argument("--signers", type=named, help="allowed_signers file that every signature must be of")
     made.add_argument(
         "--head",
         help="head that was kept elsewhere, or a file with several: the chain must have it",
@@ -260,7 +263,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--node", default="", help="the node (default: the target that the results name)")
     made.add_argument(
         "--results",
-        type=Path,
+        type=named,
         required=True,
         help="what `oscap xccdf eval --results` or `--results-arf` has written",
     )

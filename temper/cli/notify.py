@@ -26,10 +26,9 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 from temper.base.nodes import printable, utc
-from temper.base.options import OptionsError
+from temper.base.options import OptionsError, named
 from temper.base.store import HISTORY, HistoryError
 from temper.cli.main import NOT_TOLD, refused
 from temper.notify.outcome import CHECKS, REPORTS, CheckOutcome, CheckState, is_news, message, names, outcome
@@ -52,13 +51,13 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("check", choices=[*CHECKS, TEST])
-    made.add_argument("--settings", type=Path, required=True, help="whom to tell, in YAML")
+    made.add_argument("--settings", type=named, required=True, help="whom to tell, in YAML")
     made.add_argument(
-        "--reports", type=Path, help="the folder that the check writes its reports into (" + ", ".join(
+        "--reports", type=named, help="the folder that the check writes its reports into (" + ", ".join(
             f"{check}: {folder}" for check, (folder, _) in CHECKS.items()) + ")",
     )  # fmt: skip
     made.add_argument(
-        "--history", type=Path, default=REPORTS / HISTORY, help="the fleet's history (%(default)s)"
+        "--history", type=named, default=REPORTS / HISTORY, help="the fleet's history (%(default)s)"
     )
     made.add_argument(
         "--minutes", type=int, default=MOST_MINUTES, help="end the check after so long (%(default)s)"

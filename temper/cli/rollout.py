@@ -48,7 +48,7 @@ from typing import TYPE_CHECKING
 
 from temper.base import ROOT
 from temper.base.nodes import READING, printable, utc
-from temper.base.options import told
+from temper.base.options import named, told
 from temper.cli import json_document, playbook
 from temper.cli.main import BAD, NOT_CARRIED_OUT, refused
 from temper.plan.inventory import NODES, InventoryError, groups_of
@@ -506,7 +506,7 @@ def parser() -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=summary[0].lower() + summary[1:])
         made.set_defaults(function=function)
         made.add_argument(
-            "--folder", type=Path, default=FOLDER, help="records and logs (default: %(default)s)"
+            "--folder", type=named, default=FOLDER, help="records and logs (default: %(default)s)"
         )
         return made
 
@@ -514,7 +514,7 @@ def parser() -> argparse.ArgumentParser:
         made.add_argument(
             "-i",
             "--inventory",
-            type=Path,
+            type=named,
             action="append",
             default=[],
             help="inventory of Ansible; may be given again",
@@ -533,7 +533,7 @@ def parser() -> argparse.ArgumentParser:
             metavar="newest|VERSION",
             help="kernel to upgrade to: the version of its package",
         )
-        made.add_argument("--policy", type=Path, help="policy in YAML; without one, the defaults hold")
+        made.add_argument("--policy", type=named, help="policy in YAML; without one, the defaults hold")
         made.add_argument("--limit", default="", help="only these nodes, as Ansible takes it")
         if function is plan:
             json_document.add_option(made)
@@ -543,7 +543,7 @@ def parser() -> argparse.ArgumentParser:
     with_inventory(made)
     that_asks(made)
     made.add_argument(
-        "--policy", type=Path, help="policy in YAML; without one, that of the roll-out that is rolled back"
+        "--policy", type=named, help="policy in YAML; without one, that of the roll-out that is rolled back"
     )
     made = command(resume)
     with_inventory(made)
