@@ -40,6 +40,7 @@ MOST_MINUTES = 360
 SECONDS = 60.0  # of a minute
 #: How long a check that is ended may take to end.
 ENDING_S = 30
+STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -107,12 +108,18 @@ def _carried_out(words: Sequence[str], minutes: int, token: str) -> tuple[int, s
     Its report has the token, because others may make reports meanwhile.
     """
     environment = {**os.environ, CHECK: token}
-    # A unit that is stopped, as Ctrl-C: the check ends, too, and nobody is told.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    stopped: list[int] = []
+    for number in STOPS:  # a check that has just begun, and that nobody has a hold of yet, would go on
+        signal.signal(number, lambda received, _: stopped.append(received))
     process = subprocess.Popen(  # noqa: S603 - the operator's command
         words, stdin=subprocess.DEVNULL, start_new_session=True, env=environment
     )
     try:
+        # A unit that is stopped, as Ctrl-C: the check ends, too, and nobody is told.
+        for number in STOPS:
+            signal.signal(number, signal.default_int_handler)
+        if stopped:
+            raise KeyboardInterrupt
         status = process.wait(minutes * SECONDS)
         return status, f"`{shlex.join(words)}` ended with status {status}"
     except BaseException as error:
