@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import os
 import re
@@ -64,6 +65,16 @@ def load(path: Path, what: str, *, secret: bool = False) -> Any:
         raise OptionsError(
             [f"{path}: expected {what} in YAML, found none that can be read: {place}{reason}"]
         ) from error
+
+
+def named(text: str) -> Path:
+    """Read an option that names a file or folder. Raises ArgumentTypeError.
+
+    An empty one, as a variable that a script has not set leaves it, would be the current folder.
+    """
+    if not text:
+        raise argparse.ArgumentTypeError("expected the name of a file or folder, found an empty one")
+    return Path(text)
 
 
 def told(error: object) -> str:

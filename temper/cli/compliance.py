@@ -6,6 +6,7 @@ Nothing is written: a copy on a medium that is read only will do.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,7 @@ from typing import Any
 
 from temper.base import DATA, ROOT
 from temper.base.nodes import number_of, utc
+from temper.base.options import named
 from temper.base.store import HISTORY, HistoryError
 from temper.cli import json_document
 from temper.cli.main import refused
@@ -68,8 +70,12 @@ def verify_all(given: argparse.Namespace) -> int:
     """Print what is wrong with the reports. `--head` are heads, or the file that has them."""
     signers, kept, known = given.signers, given.head, history_of(given)
     recorded = known.reports()
-    # No head has a name that a file could have.
-    heads = heads_of(Path(kept).read_text(encoding="utf-8") if " " not in kept else kept) if kept else []
+    # No head has a name that a file could have, unless that has a space.
+    if kept and (" " not in kept or os.path.exists(kept)):  # noqa: PTH110 - Path refuses what is too long
+        kept = Path(kept).read_text(encoding="utf-8", errors="replace")
+    heads = heads_of(kept) if kept is not None else []
+    if signers and not signers.is_file():
+        raise EvidenceError(f"--signers: expected a file as ssh-keygen(1) has it, found none: {signers}")
     problems = verify(given.reports, recorded, signers, heads, known.number())
     last = known.head()
     signed = "" if signers else ", signatures not looked at (--signers)"
@@ -218,7 +224,9 @@ def parser() -> argparse.ArgumentParser:
     ) -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=does)
         made.set_defaults(function=function)
-        made.add_argument("--reports", type=Path, default=REPORTS, help="folder of the reports (%(default)s)")
+        made.add_argument(
+            "--reports", type=named, default=REPORTS, help="folder of the reports (%(default)s)"
+        )
         json_document.add_option(made)
         return made
 
@@ -227,16 +235,15 @@ def parser() -> argparse.ArgumentParser:
     ) -> argparse.ArgumentParser:
         made = command(name, function, does)
         made.add_argument(
-            "--history", type=Path, help=f"the fleet's history (default: {HISTORY} beside that folder)"
+            "--history", type=named, help=f"the fleet's history (default: {HISTORY} beside that folder)"
         )
         return made
 
     command("status", status, "print the newest verdict: 0 compliant, 1 not, 2 where it could not be checked")
     made = of_history("verify", verify_all, "print which reports are not as they were written: then 1")
-    made.add_argument("--signers", type=Path, help="allowed_signers file that every signature must be of")
+    made.add_argument("--signers", type=named, help="allowed_signers file that every signature must be of")
     made.add_argument(
         "--head",
-        default="",
         help="head that was kept elsewhere, or a file with several: the chain must have it",
     )
     of_history(
@@ -256,7 +263,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--node", default="", help="the node (default: the target that the results name)")
     made.add_argument(
         "--results",
-        type=Path,
+        type=named,
         required=True,
         help="what `oscap xccdf eval --results` or `--results-arf` has written",
     )

@@ -500,7 +500,7 @@ def _left_to(following: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"a step that a node was at may still end there; {following}") from None
-    except OSError as error:
+    except (OSError, HistoryError) as error:
         raise UnfinishedError(f"{described(error)}; {following}") from error
 
 

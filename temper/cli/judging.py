@@ -16,6 +16,7 @@ from pathlib import Path
 
 from temper.base import ROOT, store
 from temper.base.nodes import number_of
+from temper.base.options import named
 from temper.base.store import HistoryError
 from temper.cli import json_document
 from temper.cli.main import refused
@@ -61,10 +62,10 @@ def parser() -> argparse.ArgumentParser:
 
     judging = command("report", _report, "judge the results of a fleet and write the report")
     judging.add_argument(
-        "--results", type=Path, help="folder of results, one JSON file a node", metavar="DIR"
+        "--results", type=named, help="folder of results, one JSON file a node", metavar="DIR"
     )
-    judging.add_argument("--expectations", type=Path, help="what is expected of each node, as JSON")
-    judging.add_argument("--fabric", type=Path, help="what was measured between nodes, as JSON")
+    judging.add_argument("--expectations", type=named, help="what is expected of each node, as JSON")
+    judging.add_argument("--fabric", type=named, help="what was measured between nodes, as JSON")
     judging.add_argument(
         "--fleet",
         help='instead read {"expectations": ..., "results": {node: ...}} from standard input, or '
@@ -72,14 +73,14 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
     )
     judging.add_argument(
-        "--output", type=Path, help="folder to write the report to", metavar="DIR", required=True
+        "--output", type=named, help="folder to write the report to", metavar="DIR", required=True
     )
     judging.add_argument(
-        "--history", type=Path, help="the nodes' earlier numbers: compare with them, and add these"
+        "--history", type=named, help="the nodes' earlier numbers: compare with them, and add these"
     )
     judging.add_argument(
         "--metrics",
-        type=Path,
+        type=named,
         help="folder of node_exporter's textfile collector: write verdicts there",
         metavar="DIR",
     )
@@ -99,7 +100,7 @@ def parser() -> argparse.ArgumentParser:
     comparing = command("compare", _compare, "say what became better or worse between two results")
     for side in ("before", "after"):
         comparing.add_argument(
-            side, type=Path, help="a result, or the folder of a report or of results", metavar=side.upper()
+            side, type=named, help="a result, or the folder of a report or of results", metavar=side.upper()
         )
     comparing.add_argument("--all", help="list what stayed the same, too", action="store_true")
     json_document.add_option(comparing)
@@ -117,15 +118,15 @@ def parser() -> argparse.ArgumentParser:
     accepting = command("accept", _accept, "let a node be measured by its next runs, not by its earlier ones")
     accepting.add_argument("nodes", help="its name in the history", metavar="NODE", nargs="+")
     accepting.add_argument(
-        "--history", type=Path, help=f"the history (default: {HISTORY})", default=HISTORY, metavar="FILE"
+        "--history", type=named, help=f"the history (default: {HISTORY})", default=HISTORY, metavar="FILE"
     )
 
     proposing = command("propose", _propose, "write evidence of autotune as variables")
     proposing.add_argument(
-        "--evidence", type=Path, help="evidence of autotune, as JSON; - reads standard input", required=True
+        "--evidence", type=named, help="evidence of autotune, as JSON; - reads standard input", required=True
     )
     proposing.add_argument(
-        "--output", type=Path, help="a file of an inventory, which is there only as an earlier proposal"
+        "--output", type=named, help="a file of an inventory, which is there only as an earlier proposal"
     )
     proposing.add_argument("--json", action="store_true", help="say as JSON whether the file was written")
 

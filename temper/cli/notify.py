@@ -26,10 +26,9 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 from temper.base.nodes import printable, utc
-from temper.base.options import OptionsError
+from temper.base.options import OptionsError, named
 from temper.base.store import HISTORY, HistoryError
 from temper.cli.main import NOT_TOLD, refused
 from temper.notify.outcome import CHECKS, REPORTS, CheckOutcome, CheckState, is_news, message, names, outcome
@@ -41,6 +40,7 @@ MOST_MINUTES = 360
 SECONDS = 60.0  # of a minute
 #: How long a check that is ended may take to end.
 ENDING_S = 30
+STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -52,13 +52,13 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("check", choices=[*CHECKS, TEST])
-    made.add_argument("--settings", type=Path, required=True, help="whom to tell, in YAML")
+    made.add_argument("--settings", type=named, required=True, help="whom to tell, in YAML")
     made.add_argument(
-        "--reports", type=Path, help="the folder that the check writes its reports into (" + ", ".join(
+        "--reports", type=named, help="the folder that the check writes its reports into (" + ", ".join(
             f"{check}: {folder}" for check, (folder, _) in CHECKS.items()) + ")",
     )  # fmt: skip
     made.add_argument(
-        "--history", type=Path, default=REPORTS / HISTORY, help="the fleet's history (%(default)s)"
+        "--history", type=named, default=REPORTS / HISTORY, help="the fleet's history (%(default)s)"
     )
     made.add_argument(
         "--minutes", type=int, default=MOST_MINUTES, help="end the check after so long (%(default)s)"
@@ -108,12 +108,18 @@ def _carried_out(words: Sequence[str], minutes: int, token: str) -> tuple[int, s
     Its report has the token, because others may make reports meanwhile.
     """
     environment = {**os.environ, CHECK: token}
-    # A unit that is stopped, as Ctrl-C: the check ends, too, and nobody is told.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    stopped: list[int] = []
+    for number in STOPS:  # a check that has just begun, and that nobody has a hold of yet, would go on
+        signal.signal(number, lambda received, _: stopped.append(received))
     process = subprocess.Popen(  # noqa: S603 - the operator's command
         words, stdin=subprocess.DEVNULL, start_new_session=True, env=environment
     )
     try:
+        # A unit that is stopped, as Ctrl-C: the check ends, too, and nobody is told.
+        for number in STOPS:
+            signal.signal(number, signal.default_int_handler)
+        if stopped:
+            raise KeyboardInterrupt
         status = process.wait(minutes * SECONDS)
         return status, f"`{shlex.join(words)}` ended with status {status}"
     except BaseException as error:

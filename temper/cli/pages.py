@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import TypeVar
 
+from temper.base.nodes import ranges
+from temper.base.options import named
 from temper.base.store import HISTORY, HistoryError
 from temper.cli.main import NOT_CARRIED_OUT, refused
 from temper.compliance import document
@@ -61,15 +63,15 @@ def _document(kind: type[T], path: Path) -> T:
 def parser() -> argparse.ArgumentParser:
     """Make the parser."""
     made = argparse.ArgumentParser(prog="temper pages", description=(__doc__ or "").splitlines()[0])
-    made.add_argument("--validation", type=Path, metavar="DIR", help="folder of a report of validation")
-    made.add_argument("--compliance", type=Path, metavar="DIR", help="folder of a report of compliance")
-    made.add_argument("--before", type=Path, metavar="DIR", help="the validation to compare with")
-    made.add_argument("--history", type=Path, metavar="FILE", help="the nodes' earlier numbers")
+    made.add_argument("--validation", type=named, metavar="DIR", help="folder of a report of validation")
+    made.add_argument("--compliance", type=named, metavar="DIR", help="folder of a report of compliance")
+    made.add_argument("--before", type=named, metavar="DIR", help="the validation to compare with")
+    made.add_argument("--history", type=named, metavar="FILE", help="the nodes' earlier numbers")
     made.add_argument("--label", default="", help="words that stand on top of every page")
     made.add_argument(
         "--node", action="append", default=[], metavar="NAME", help="a node that gets a page in any case"
     )
-    made.add_argument("--output", type=Path, metavar="DIR", required=True, help="folder to write to")
+    made.add_argument("--output", type=named, metavar="DIR", required=True, help="folder to write to")
     return made
 
 
@@ -80,7 +82,12 @@ def main(arguments: list[str] | None = None) -> int:
         parser().error("expected --validation DIR, --compliance DIR, or both")
     unshown = Unshown()
     try:
-        files = write(given.output, read(given), "index.html", given.node, unshown=unshown)
+        report = read(given)
+        nodes = [one.node for one in report.compliance.nodes] if report.compliance else []
+        nodes += [one.node for one in report.validation.verdict.nodes] if report.validation else []
+        if unknown := {*given.node} - {*nodes}:
+            raise UsageError(f"--node: expected nodes of these reports, found {ranges(unknown)}")
+        files = write(given.output, report, "index.html", given.node, unshown=unshown)
     except (ContractError, HistoryError, UsageError) as error:
         return refused("pages", error)
     print(unshown.text(), end="", file=sys.stderr)

@@ -48,7 +48,7 @@ from typing import TYPE_CHECKING
 
 from temper.base import ROOT
 from temper.base.nodes import READING, printable, utc
-from temper.base.options import told
+from temper.base.options import named, told
 from temper.cli import json_document, playbook
 from temper.cli.main import BAD, NOT_CARRIED_OUT, refused
 from temper.plan.inventory import NODES, InventoryError, groups_of
@@ -327,7 +327,8 @@ def _proposed(
     given: argparse.Namespace, stack: str, limit: str, now: datetime, policy: Policy
 ) -> tuple[list[Candidate], Rollout]:
     inventory = _inventory(given)
-    print(READING, file=sys.stderr, flush=True)
+    if sys.stderr.isatty():  # playbooks/upgrade.yml takes the last line of another one for the reason
+        print(READING, file=sys.stderr, flush=True)
     plans, previews = preflight(inventory, stack, limit, policy.kernel)
     groups = groups_of(inventory)
     found = candidates(plans, groups, previews, only_kernel=not stack)
@@ -505,7 +506,7 @@ def parser() -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=summary[0].lower() + summary[1:])
         made.set_defaults(function=function)
         made.add_argument(
-            "--folder", type=Path, default=FOLDER, help="records and logs (default: %(default)s)"
+            "--folder", type=named, default=FOLDER, help="records and logs (default: %(default)s)"
         )
         return made
 
@@ -513,7 +514,7 @@ def parser() -> argparse.ArgumentParser:
         made.add_argument(
             "-i",
             "--inventory",
-            type=Path,
+            type=named,
             action="append",
             default=[],
             help="inventory of Ansible; may be given again",
@@ -532,7 +533,7 @@ def parser() -> argparse.ArgumentParser:
             metavar="newest|VERSION",
             help="kernel to upgrade to: the version of its package",
         )
-        made.add_argument("--policy", type=Path, help="policy in YAML; without one, the defaults hold")
+        made.add_argument("--policy", type=named, help="policy in YAML; without one, the defaults hold")
         made.add_argument("--limit", default="", help="only these nodes, as Ansible takes it")
         if function is plan:
             json_document.add_option(made)
@@ -542,7 +543,7 @@ def parser() -> argparse.ArgumentParser:
     with_inventory(made)
     that_asks(made)
     made.add_argument(
-        "--policy", type=Path, help="policy in YAML; without one, that of the roll-out that is rolled back"
+        "--policy", type=named, help="policy in YAML; without one, that of the roll-out that is rolled back"
     )
     made = command(resume)
     with_inventory(made)

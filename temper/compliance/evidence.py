@@ -63,12 +63,14 @@ class Head:
 
 
 def heads_of(text: str) -> list[Head]:
-    """Read heads, one a line. Raises EvidenceError."""
+    """Read heads, one a line and at least one. Raises EvidenceError."""
     found = []
     for line in filter(str.strip, text.splitlines()):
         if not (parts := HEAD.fullmatch(line.strip())):
             raise EvidenceError(f"expected a head, as `temper compliance head` prints it, found {line!r}")
         found.append(Head(int(parts[1]), parts[2], parts[3]))
+    if not found:  # what was to be kept elsewhere is not there: nothing would be proven
+        raise EvidenceError("expected a head, as `temper compliance head` prints it, found none")
     return found
 
 

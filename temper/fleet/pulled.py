@@ -21,7 +21,7 @@ from pathlib import Path
 
 from pull.result import CHECKED, FAILED, HELD, NOT_FETCHED, REFUSED, SCHEMA_VERSION, Result
 from temper.base.nodes import counted, duration, number_of, printable, utc
-from temper.base.options import told
+from temper.base.options import named, told
 from temper.plan.inventory import InventoryError, groups_of
 from validation.model.contract import ContractError, StringEnum, loads
 from validation.model.grouping import by_key
@@ -307,13 +307,13 @@ def as_json(judgement: Judgement) -> str:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.add_argument("results", type=Path, help="folder with a file NODE.json of each node")
+    parser.add_argument("results", type=named, help="folder with a file NODE.json of each node")
     parser.add_argument(
         "-i",
         "--inventory",
         action="append",
         default=[],
-        type=Path,
+        type=named,
         help="inventory whose nodes are expected (default: ANSIBLE_INVENTORY); may be given again",
     )
     parser.add_argument(
@@ -358,12 +358,12 @@ def expected(groups: Mapping[str, Iterable[str]], group: str) -> list[str]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the judgement: 0 all as it should be, 1 somebody has to act, 2 something is not known."""
-    named = [Path(one) for one in os.environ.get("ANSIBLE_INVENTORY", "").split(",") if one]
+    given = [Path(one) for one in os.environ.get("ANSIBLE_INVENTORY", "").split(",") if one]
     if not arguments.results.is_dir():
         raise InventoryError(
             f"{arguments.results}: expected the folder of the nodes' results, NODE.json each, found none"
         )
-    if not (sources := arguments.inventory or named):
+    if not (sources := arguments.inventory or given):
         raise InventoryError("expected -i INVENTORY, or its name in ANSIBLE_INVENTORY, found none")
     names = expected(groups_of([os.path.realpath(path) for path in sources]), arguments.group)
     if not names:

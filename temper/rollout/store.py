@@ -204,8 +204,10 @@ class RolloutStore:
                 yield connection
                 connection.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
+            room = isinstance(error, sqlite3.OperationalError | OSError)
             raise StoreError(
                 f"the roll-outs in {self.path} cannot be read or written: {told(error)}; nothing was recorded"
+                + room * f"; see that {self.path.parent} can be written to and has space left"
             ) from error
 
     # The lease

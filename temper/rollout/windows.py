@@ -165,6 +165,8 @@ def systemd_units(command: str, folder: str, user: str = "root") -> dict[str, st
     UTC would be wrong for half of the year. It fires every quarter of an hour; the command knows the windows
     and ends at once outside them. It runs as the user whose SSH keys reach the nodes.
     """
+    # Signs of systemd's own.
+    command, folder = command.replace("%", "%%").replace("$", "$$"), folder.replace("%", "%%")
     service = f"""\
 # Managed by Temper: rolling upgrades of the driver.
 [Unit]
@@ -204,4 +206,5 @@ WantedBy=timers.target
 
 def cron_line(command: str, folder: str, user: str = "root") -> str:
     """Return a line for /etc/cron.d that does the same as the timer."""
-    return f"*/{TIMER_MINUTES} * * * * {user} cd {folder} && {command}\n"
+    line = f"*/{TIMER_MINUTES} * * * * {user} cd {folder} && {command}\n"
+    return line.replace("%", "\\%")  # a new line, to cron

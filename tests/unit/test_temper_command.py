@@ -280,6 +280,26 @@ def test_what_cannot_be_read_is_named_in_a_sentence(line: str, unreadable: tuple
         assert printable(name) in said.getvalue()
 
 
+@each(
+    *("rollout status --folder", "compliance status --reports", "compliance drifts --history"),
+    *(
+        "notify test --settings",
+        "report --output",
+        "pages --output",
+        "fleet pulled",
+        "compare",
+        "propose --evidence",
+    ),
+)
+def test_an_empty_name_is_not_the_current_folder(line: str) -> None:
+    """As `--output "$REPORTS"` gives it where nobody has set that."""
+    said = io.StringIO()
+    with pytest.raises(SystemExit) as ended, contextlib.redirect_stderr(said):
+        main([*line.split(), ""])
+    assert ended.value.code == 2
+    assert "empty" in said.getvalue()
+
+
 def test_the_doctor_speaks_before_it_has_read_the_inventory(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

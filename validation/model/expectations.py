@@ -126,7 +126,7 @@ def fleet_from(
     fleet = decode(FleetExpectations, {**value, "nodes": {}}, "expectations")
     known = {} if known is None else known
     for name, expected in nodes.items():
-        file_name(name, MOST_KEY)
+        file_name(name.replace("/", "_").replace(".", "_"), MOST_KEY)  # what reports have of it is no path
         # Its bytes and not the value: to Python, true is 1. Nothing makes bytes of values as fast.
         content = marshal.dumps(expected, WITHOUT_REFERENCES)
         if content not in known:

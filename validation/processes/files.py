@@ -33,11 +33,12 @@ MOST_NAME_BYTES = 180
 
 
 def file_stem(name: str) -> str:
-    """Return a name as part of a file's name; of one that is too long its beginning and a checksum."""
+    """Return a name as part of a file's name; of one that cannot be that its beginning and a checksum."""
     content = name.encode()
-    if len(content) <= MOST_NAME_BYTES:
+    usable = name.replace("/", "_")
+    if len(content) <= MOST_NAME_BYTES and usable == name:
         return name
-    beginning = content[: MOST_NAME_BYTES - 11].decode(errors="ignore")
+    beginning = usable.encode()[: MOST_NAME_BYTES - 11].decode(errors="ignore")
     return f"{beginning}-{hashlib.sha256(content).hexdigest()[:10]}"
 
 

@@ -33,7 +33,7 @@ AHEAD = timedelta(days=3650)
 
 def problems(reports: Path, heads: str = "") -> list[str]:
     history = History(reports.parent / HISTORY)
-    return verify(reports, history.reports(), None, heads_of(heads), history.number())
+    return verify(reports, history.reports(), None, heads_of(heads) if heads else (), history.number())
 
 
 def execute(reports: Path, statement: str, *values: object) -> None:
@@ -161,6 +161,16 @@ def test_the_command_prints_a_head_that_it_verifies_also_from_a_file(
     (tmp_path / "heads").write_text(f"{kept}\n")
     assert command.main(["verify", *given, "--head", kept]) == 0
     assert command.main(["verify", *given, "--head", str(tmp_path / "heads")]) == 0
+    (tmp_path / "my heads").write_text(f"{kept}\n")
+    assert command.main(["verify", *given, "--head", str(tmp_path / "my heads")]) == 0
+    (tmp_path / "cut off").write_bytes(b"")
+    (tmp_path / "binary").write_bytes(b"\xff")
+    for name in ("", str(tmp_path / "cut off"), str(tmp_path / "binary")):
+        capsys.readouterr()
+        assert command.main(["verify", *given, "--head", name]) == 2
+        assert "expected a head" in capsys.readouterr().err
+    assert command.main(["verify", *given, "--signers", str(tmp_path / "none")]) == 2
+    assert str(tmp_path / "none") in capsys.readouterr().err
     remove(reports, 3)
     assert command.main(["verify", *given, "--head", str(tmp_path / "heads")]) == 1
     assert command.main(["verify", *given, "--head", "3 no head"]) == 2

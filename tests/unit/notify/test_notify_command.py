@@ -12,6 +12,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -215,6 +216,32 @@ def test_who_is_stopped_ends_the_check_and_tells_nobody(site: Site) -> None:
     assert hook.got == []
     with pytest.raises(ProcessLookupError):
         os.kill(int(mark.read_text()), 0)
+
+
+@pytest.mark.component
+def test_a_check_that_is_stopped_as_it_begins_ends(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen
+
+    def begin(*words: Any, **how: Any) -> subprocess.Popen[bytes]:
+        begun.append(start(*words, **how))
+        signal.raise_signal(signal.SIGTERM)
+        return begun[0]
+
+    before = {
+        number: signal.signal(number, signal.default_int_handler)
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    monkeypatch.setattr(subprocess, "Popen", begin)
+    site.settings = "webhook: {url: 'http://127.0.0.1:9/'}"
+    try:
+        assert site.run("compliance", "--", "sleep", "600") == INTERRUPTED
+        assert begun[0].poll() is not None
+    finally:
+        begun[0].kill()
+        begun[0].wait()
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_what_is_wrong_is_said_before_the_check(site: Site, capsys: pytest.CaptureFixture[str]) -> None:

@@ -363,6 +363,8 @@ def test_pages_are_made_again_from_the_folders_of_reports(
     assert "not-compliant" in text
     assert 'id="numbers"' in text
     assert "deploy01" in text
+    assert command.main([*folders, f"--output={tmp_path / 'x'}", "--node=nobody"]) == 2
+    assert "nobody" in capsys.readouterr().err
     assert command.main([f"--validation={tmp_path / 'none'}", f"--output={tmp_path / 'x'}"]) == 2
     assert "no such folder" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()

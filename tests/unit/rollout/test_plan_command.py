@@ -21,7 +21,6 @@ import pytest
 import yaml
 
 from temper.base import ROOT
-from temper.base.nodes import READING
 from temper.cli import rollout as command
 from temper.cli.main import main as temper
 from temper.output.rollout import Terminal, line
@@ -444,8 +443,19 @@ def test_ctrl_c_before_the_first_step_is_one_sentence(
 
     monkeypatch.setattr(command, "preflight", interrupted)
     assert temper(["rollout", "plan", "-i", str(inventory), "--stack", STACK]) == 130
-    (said,) = [line for line in capsys.readouterr().err.splitlines() if line != READING]
+    (said,) = capsys.readouterr().err.splitlines()
     assert "temper rollout: interrupted; no node was changed" in said
+
+
+def test_a_program_finds_nothing_but_reasons_among_the_errors(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "groups_of", lambda _: {"node1": ["gpu_nodes"]})
+    preflight_leaves(monkeypatch, {"node1": document(problems=["no disk"])})
+    assert command.main(["plan", "-i", "mine", "--stack", STACK]) == 1
+    said = capsys.readouterr()
+    assert "no disk" in said.out
+    assert not said.err
 
 
 @pytest.mark.component

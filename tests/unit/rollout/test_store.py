@@ -310,3 +310,11 @@ def test_starts_are_only_what_follows(store: RolloutStore) -> None:
     ahead = replace(rollout, records={**rollout.records, "gpu0": Record(NodeState.LEASED, NOW)})
     with pytest.raises(StoreError, match="stage does not follow"):
         store.apply(lease, rollout, decide(ahead, NOW, Observation()), NOW)
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_from_a_file_that_is_damaged(tmp_path: Path) -> None:
+    (tmp_path / "damaged").write_text("no database" * 100)
+    for name, remedy in (("damaged", False), ("damaged/rollouts.sqlite", True)):
+        with pytest.raises(StoreError) as error:
+            RolloutStore(tmp_path / name).load()
+        assert (f"{(tmp_path / name).parent} can be written to" in str(error.value)) is remedy

@@ -138,3 +138,10 @@ def test_systemd_takes_the_timer_and_fires_through_the_change_of_clocks(tmp_path
 def test_cron_gets_one_line() -> None:
     line = cron_line("/usr/bin/true", "/srv/temper")
     assert line == "*/15 * * * * root cd /srv/temper && /usr/bin/true\n"
+
+
+def test_signs_of_systemd_and_cron_in_a_path_stay_part_of_it() -> None:
+    service = systemd_units("/srv/9%/run '$HOME'", "/srv/9%")["temper-rollout.service"]
+    assert "\nExecStart=/srv/9%%/run '$$HOME'\n" in service
+    assert "\nWorkingDirectory=/srv/9%%\n" in service
+    assert r"cd /srv/9\% && /srv/9\%/run" in cron_line("/srv/9%/run", "/srv/9%")

@@ -452,6 +452,23 @@ def test_a_fleet_with_a_missing_node_names_it_and_has_not_passed(
     assert json.loads((tmp_path / "reports" / "latest" / "summary.json").read_text())["exit_status"] == 2
 
 
+@pytest.mark.parametrize("name", ["rack1/gpu02", "../../gpu02", ".gpu02"])
+def test_a_node_whose_name_preflight_refuses_costs_the_others_no_report(
+    name: str, fleet: Fleet, judge: Judge, tmp_path: Path
+) -> None:
+    nodes = fleet["expectations"]["nodes"]
+    nodes[name] = nodes.pop("gpu02")
+    metrics = tmp_path / "metrics"
+    metrics.mkdir()
+    done = judge(fleet, "--metrics", metrics)
+    assert done.returncode == 2
+    assert done.stdout.splitlines()[-1].startswith(
+        f"Verdict: not-run. 1 of 2 nodes passed; 1 of 2 nodes not run ({name})"
+    )
+    assert len([*metrics.iterdir()]) == 2
+    assert [path.name for path in (tmp_path / "reports/now/results").iterdir()] == ["gpu01.json"]
+
+
 def test_a_whole_fleet_that_passed_has_status_0(fleet: Fleet, judge: Judge) -> None:
     del fleet["expectations"]["nodes"]["gpu02"]
     assert judge(fleet).returncode == 0
