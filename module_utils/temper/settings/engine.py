@@ -181,7 +181,7 @@ class Role:
 
     def cut_off_in(self, setting: Setting) -> bool:
         """Return whether an earlier run may have left a setting half made, or half taken back."""
-        return setting.in_steps and setting.key in self.record.pending
+        return setting.key in self.record.pending and setting.half_made()
 
     def heirs(self) -> list[Record]:
         """Return records of roles that this run takes back later: what these need is theirs to remove."""
