@@ -601,6 +601,20 @@ def test_what_else_a_source_of_the_site_has_stays_as_private_as_it_is(
     assert stat.S_IMODE(source.stat().st_mode) == 0o600
 
 
+def test_a_source_that_the_site_has_made_private_since_comes_back_as_private(
+    apt: Path, own_key: Repositories
+) -> None:
+    source = apt / "sources.list.d/cuda.list"
+    source.parent.mkdir(parents=True)
+    before = OTHER + "deb http://example.org/debian/ /\n"
+    source.write_text(before)
+    state = own_key.read()
+    own_key.apply()
+    source.chmod(0o600)
+    own_key.restore(state)
+    assert (source.read_text(), stat.S_IMODE(source.stat().st_mode)) == (before, 0o600)
+
+
 def test_a_source_that_the_site_has_changed_since_is_left_alone_and_named(
     apt: Path, own_key: Repositories
 ) -> None:

@@ -113,7 +113,10 @@ class Repositories(Setting):
                 lost = sorted(repositories.addresses("\n".join(lines(content) - now)))
                 self.left += [f"stays: {path}, without {uri}, because it was changed since." for uri in lost]
                 continue
-            File(path, content, "0644" if before is None else before["mode"]).write()
+            mode = "0644" if before is None else before["mode"]
+            if of_others(Path(path)) and Path(path).is_file():  # the site may have made it private since
+                mode = f"{int(mode, 8) & Path(path).stat().st_mode:04o}"
+            File(path, content, mode).write()
             node.NODE.lists_outdated = True
         self.forget()
 
