@@ -49,10 +49,14 @@ RECORD_VERSION = 2
 REVOKED = "1"
 #: What the record has of an account; of one that was there before, what it was. A file of keys is a text and
 #: a mode, and where a link leads.
-BEFORE = {"keys": [(None, [str, int], [str, int, str])], "groups": [str], "shadow": [str, str, str]}
+FILES = [(None, [str, int], [str, int, str])]
+BEFORE = {"keys": FILES, "groups": [str], "shadow": [str, str, str]}
 GIVEN = {
     **dict.fromkeys(("created", "present", "sudo"), bool),
-    **{name: (form, ...) for name, form in {**BEFORE, "given": [str]}.items()},
+    # The first versions wrote None for the files of an account that there was none of.
+    "keys": (None, FILES, ...),
+    **dict.fromkeys(("groups", "given"), ([str], ...)),
+    "shadow": (BEFORE["shadow"], ...),
 }
 USER_DEFAULTS: dict[str, Any] = {"keys": [], "sudo": True, "groups": [], "state": "present"}
 
@@ -356,7 +360,7 @@ class Accounts(ConfirmedSetting[Outlook]):
     def _absent(self, record: AccountsRecord, own: Account | None) -> Outlook:
         before = record.accounts.get(own.name) if own else None
         if own and before:
-            then = blobs(key_lines(file[0] for file in before.get("keys", []) if file))
+            then = blobs(key_lines(file[0] for file in before.get("keys") or () if file))
             lost = "lose all of its keys" if before["created"] or blobs(own.keys).isdisjoint(then) else ""
             if not lost and own.shadow.local and Shadow(True, *before["shadow"]).expired:
                 lost = "expire again"
