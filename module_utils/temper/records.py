@@ -91,8 +91,10 @@ def load(
 
 def expect(path: Path, name: str, value: Any, form: Form, remedy: str = REMEDY) -> None:
     """Raise RecordError where what a record says has another form; `name` is what it says that of."""
-    if isinstance(value, dict) and isinstance(form, dict) and str not in form:
-        for field, one in form.items():
+    forms = form if isinstance(form, tuple) else (form,)
+    objects = [one for one in forms if isinstance(one, dict) and str not in one]
+    if isinstance(value, dict) and len(objects) == 1:
+        for field, one in objects[0].items():
             expect(path, f"{field} of {name}", value.get(field, ...), one, remedy)
     elif not fits(value, form):
         found = "nothing" if value is ... else repr(value)[:60]

@@ -601,6 +601,20 @@ def test_what_else_a_source_of_the_site_has_stays_as_private_as_it_is(
     assert stat.S_IMODE(source.stat().st_mode) == 0o600
 
 
+def test_a_source_that_the_site_has_made_private_since_comes_back_as_private(
+    apt: Path, own_key: Repositories
+) -> None:
+    source = apt / "sources.list.d/cuda.list"
+    source.parent.mkdir(parents=True)
+    before = OTHER + "deb http://example.org/debian/ /\n"
+    source.write_text(before)
+    state = own_key.read()
+    own_key.apply()
+    source.chmod(0o600)
+    own_key.restore(state)
+    assert (source.read_text(), stat.S_IMODE(source.stat().st_mode)) == (before, 0o600)
+
+
 def test_a_source_that_the_site_has_changed_since_is_left_alone_and_named(
     apt: Path, own_key: Repositories
 ) -> None:
@@ -619,6 +633,25 @@ def test_a_source_that_the_site_has_changed_since_is_left_alone_and_named(
     source.unlink()
     own_key.restore(state)
     assert written(apt) == {"cuda.list": before}
+
+
+@pytest.mark.parametrize("since", [None, "", "# none\n"])
+def test_a_repository_that_the_site_has_taken_out_since_does_not_return(
+    apt: Path, own_key: Repositories, since: str | None
+) -> None:
+    source = apt / "sources.list.d/cuda.list"
+    source.parent.mkdir(parents=True)
+    source.write_text("deb http://example.org/debian/ /\n" + OTHER)
+    state = own_key.read()
+    own_key.apply()
+    source.unlink()
+    if since is not None:
+        source.write_text(since)
+    own_key.restore(state)
+    assert written(apt) == ({} if since is None else {"cuda.list": since})
+    assert [word.split(" without ")[1].split(",")[0] for word in own_key.after()] == [
+        "http://example.org/debian"
+    ]
 
 
 def test_a_later_change_adds_to_the_record_and_orders_it_no_other_way() -> None:

@@ -84,7 +84,7 @@ BEFORE = {"groups": ["sudo"], "shadow": ["1", "", ""]}
 ACCOUNTS: list[Document] = [
     {"version": 2, "accounts": {name: {**GIVEN, **BEFORE, "created": created, "keys": files}}}
     for name, created in (("ada", False), ("bob", True))
-    for files in (FILES, [None, None])
+    for files in (FILES, [None, None], *([None] if created else []))
 ]
 ENGINES: list[Document] = [
     {

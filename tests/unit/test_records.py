@@ -80,6 +80,11 @@ def test_account_that_could_not_be_given_back_is_damage(keys: object, tmp_path: 
         accounts.AccountsRecord(path)
 
 
+def test_damaged_field_of_a_part_that_may_be_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"after of config as str, found 5\b"):
+        records.expect(tmp_path, "config", {"after": 5}, ({"after": str}, ...))
+
+
 @each("link", "pipe", "folder")
 def test_record_that_is_no_regular_file_is_refused(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "record.json"

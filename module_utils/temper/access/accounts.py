@@ -45,12 +45,18 @@ from ansible.module_utils.temper.settings.base import Difference, RefusedError, 
 SUDOERS = Path("/etc/sudoers.d/temper_admins")
 RECORD = Path("/var/lib/temper/admin_accounts.json")
 RECORD_VERSION = 2
+#: The day on which an account expires that is revoked. One that is not gets no day from Temper, and no limit.
+REVOKED = "1"
 #: What the record has of an account; of one that was there before, what it was. A file of keys is a text and
 #: a mode, and where a link leads.
-BEFORE = {"keys": [(None, [str, int], [str, int, str])], "groups": [str], "shadow": [str, str, str]}
+FILES = [(None, [str, int], [str, int, str])]
+BEFORE = {"keys": FILES, "groups": [str], "shadow": [str, str, str]}
 GIVEN = {
     **dict.fromkeys(("created", "present", "sudo"), bool),
-    **{name: (form, ...) for name, form in {**BEFORE, "given": [str]}.items()},
+    # The first versions wrote None for the files of an account that there was none of.
+    "keys": (None, FILES, ...),
+    **dict.fromkeys(("groups", "given"), ([str], ...)),
+    "shadow": (BEFORE["shadow"], ...),
 }
 USER_DEFAULTS: dict[str, Any] = {"keys": [], "sudo": True, "groups": [], "state": "present"}
 
@@ -179,7 +185,7 @@ def revoke(account: Account) -> None:
     """
     name, local = account.name, account.shadow.local
     groups = sorted(set(SUDO_GROUPS) & account.groups)
-    commands = [["chage", "--expiredate", "1", name]] if local else []
+    commands = [["chage", "--expiredate", REVOKED, name]] if local else []
     commands += [["gpasswd", "--delete", name, group] for group in groups if local]
     problems = []
     for command in commands:
@@ -236,10 +242,12 @@ def give_back(account: Account, before: dict[str, Any]) -> None:
     since = account.groups - set(before.get("given", account.groups))
     groups = (since | set(before["groups"])) & known
     if account.shadow.local:
-        shadow = before["shadow"]
-        if account.expired and before.get("present"):  # not by Temper: the site has let it expire since
-            shadow = [*shadow[:-1], account.shadow.expiry_day]
-        for command in rights_commands(account.name, shadow, groups):
+        last_change, maximum_days, expiry_day = before["shadow"]
+        if "present" in before:  # what Temper has not made of them, the site has set since
+            maximum_days = account.shadow.maximum_days or maximum_days
+            if account.shadow.expiry_day not in ("", "" if before["present"] else REVOKED):
+                expiry_day = account.shadow.expiry_day
+        for command in rights_commands(account.name, (last_change, maximum_days, expiry_day), groups):
             run(command)
     else:
         for group in sorted((account.groups ^ groups) & known):
@@ -352,7 +360,7 @@ class Accounts(ConfirmedSetting[Outlook]):
     def _absent(self, record: AccountsRecord, own: Account | None) -> Outlook:
         before = record.accounts.get(own.name) if own else None
         if own and before:
-            then = blobs(key_lines(file[0] for file in before.get("keys", []) if file))
+            then = blobs(key_lines(file[0] for file in before.get("keys") or () if file))
             lost = "lose all of its keys" if before["created"] or blobs(own.keys).isdisjoint(then) else ""
             if not lost and own.shadow.local and Shadow(True, *before["shadow"]).expired:
                 lost = "expire again"

@@ -140,12 +140,20 @@ def without(path: Path, repositories: Sequence[Repository]) -> bytes | None:
     ours = {normal_uri(repository["uri"]) for repository in repositories if repository["signed_by"] is None}
     # In remarks of others there may be any bytes.
     text = path.read_text(encoding="utf-8", errors="surrogateescape")
-    kept = "".join(part for part in parts(path.suffix, text) if not addresses(part) or addresses(part) - ours)
+    kept = remaining(path.suffix, text, ours)
     if kept == text:
         return path.read_bytes()
+    return None if kept is None else kept.encode(errors="surrogateescape")
+
+
+def remaining(suffix: str, text: str, ours: set[str]) -> str | None:
+    """Return the text of a source file without these addresses; None if it has no others."""
+    kept = "".join(part for part in parts(suffix, text) if not addresses(part) or addresses(part) - ours)
+    if kept == text:
+        return text
     # A section may have a metalink or a mirrorlist instead of an address.
-    more = path.suffix == ".repo" and re.search(r"(?m)^\s*\[", kept)
-    return kept.encode(errors="surrogateescape") if more or addresses(kept) else None
+    more = suffix == ".repo" and re.search(r"(?m)^\s*\[", kept)
+    return kept if more or addresses(kept) else None
 
 
 def parts(suffix: str, text: str) -> Iterator[str]:
@@ -174,10 +182,15 @@ def foreign_sources(kind: str) -> list[Path]:
     return sorted(path for path in found if path.is_file() and not path.name.startswith("temper-"))
 
 
+def own_addresses() -> set[str]:
+    """Return the addresses that our source files name."""
+    sources = (*(APT / "sources.list.d").glob("temper-*.sources"), *DNF_SOURCES.glob("temper-*.repo"))
+    return {uri for path in sources for uri in addresses(path.read_text(encoding="utf-8"))}
+
+
 def only_others_fail(complaints: Sequence[str]) -> bool:
     """Return whether all complaints of an update of apt's lists are about repositories that are not ours."""
-    sources = (APT / "sources.list.d").glob("temper-*.sources")
-    ours = {uri for path in sources for uri in addresses(path.read_text(encoding="utf-8"))}
+    ours = own_addresses()
     told = [line for line in complaints if line.startswith(("E: ", "W: ")) and SUMMARY not in line]
     # An error without an address is one of apt itself: a lock, a full disk.
     return bool(told) and all(

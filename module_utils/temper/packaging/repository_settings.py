@@ -106,14 +106,21 @@ class Repositories(Setting):
 
     def restore(self, state: State) -> None:
         """Put back, or take away, the files that `read` has named."""
+        ours = repositories.own_addresses()
         for path, before in state.items():
             content = None if before is None else base64.b64decode(before["content"])
             now = lines(Path(path).read_bytes()) if Path(path).is_file() else set()
-            if content and of_others(Path(path)) and now - lines(content):  # changed since
-                lost = sorted(repositories.addresses("\n".join(lines(content) - now)))
-                self.left += [f"stays: {path}, without {uri}, because it was changed since." for uri in lost]
+            if content and of_others(Path(path)) and changed_since(Path(path).suffix, now, content, ours):
+                lost = repositories.addresses("\n".join(lines(content) - now))
+                self.left += [
+                    f"stays: {path}, without {uri}, because it was changed since."
+                    for uri in sorted(lost & ours or lost)
+                ]
                 continue
-            File(path, content, "0644" if before is None else before["mode"]).write()
+            mode = "0644" if before is None else before["mode"]
+            if of_others(Path(path)) and Path(path).is_file():  # the site may have made it private since
+                mode = f"{int(mode, 8) & Path(path).stat().st_mode:04o}"
+            File(path, content, mode).write()
             node.NODE.lists_outdated = True
         self.forget()
 
@@ -155,6 +162,16 @@ def content_of(path: Path) -> dict[str, str] | None:
 def of_others(path: Path) -> bool:
     """Return whether it is a source file that is not ours."""
     return path.suffix in (".list", ".sources", ".repo") and not path.name.startswith("temper-")
+
+
+def changed_since(suffix: str, now: set[str], content: bytes, ours: set[str]) -> bool:
+    """Return whether a source file has other lines than its former content, or than we have left of it.
+
+    Where none of these addresses is in it, nobody can tell what we have left.
+    """
+    text = content.decode(errors="replace")
+    left = repositories.remaining(suffix, text, ours)
+    return bool(now - lines(content)) or (left not in (None, text) and not lines(left.encode()) <= now)
 
 
 def lines(content: bytes) -> set[str]:

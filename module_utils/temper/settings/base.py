@@ -180,6 +180,10 @@ class Setting:
         """Return whether nothing is left to do."""
         raise NotImplementedError
 
+    def half_made(self) -> bool:
+        """Return whether a run that was cut off may have left it so, and nobody has set it since."""
+        return self.in_steps
+
     def change(self) -> list[Difference]:
         """Return what `apply` would change."""
         raise NotImplementedError

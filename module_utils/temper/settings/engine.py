@@ -181,7 +181,7 @@ class Role:
 
     def cut_off_in(self, setting: Setting) -> bool:
         """Return whether an earlier run may have left a setting half made, or half taken back."""
-        return setting.in_steps and setting.key in self.record.pending
+        return setting.key in self.record.pending and setting.half_made()
 
     def heirs(self) -> list[Record]:
         """Return records of roles that this run takes back later: what these need is theirs to remove."""
@@ -620,12 +620,12 @@ class Role:
         self.note([setting.key for setting in [*self.unsettled, *self.unwanted]])
         if self.live:
             stop_lost([setting.name for setting in self.unsettled if isinstance(setting, Unit)])
-        # Once more for PAM: a profile that was taken out counts as new when the next one is, and comes back.
         early = [setting for setting in self.unwanted if setting not in self.brought]
-        self.take_back([*early, *(s for s in early if isinstance(s, PamProfile))])
         made: list[Setting] = []
         needs: dict[str, Any] = {}
         try:
+            # Once more for PAM: a profile that was taken out counts as new when the next one is, and returns.
+            self.take_back([*early, *(s for s in early if isinstance(s, PamProfile))])
             for setting in self.wanted.values():
                 if setting not in self.unsettled:
                     continue
@@ -645,7 +645,7 @@ class Role:
         except FAILURES as error:
             complaints = self.undo(made, before) if self.options["atomic"] else []
             self.forget_unmade(before, noted, pending)
-            if not self.options["atomic"]:
+            if not (made and self.options["atomic"]):
                 raise
             sentence = told(error, "After the settings were made")
             raise SettingError(" ".join([sentence, *complaints])) from error

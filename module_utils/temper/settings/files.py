@@ -323,6 +323,15 @@ class Access(Setting):
             return True
         return bool(not state["mode"] & ~self.mode and state["uid"] == 0 and state["gid"] in self._gids())
 
+    def half_made(self) -> bool:
+        """Return whether it has the former mode or one of ours; any other is the site's.
+
+        A change of the owner takes the bits of setuid and setgid away.
+        """
+        state, before = self.read(), self.original and self.original["state"]
+        known = [*(int(mode, 8) for mode in self.recorded("mode")), *([before["mode"]] if before else [])]
+        return state is None or state["mode"] & 0o1777 in (mode & 0o1777 for mode in known)
+
     def apply(self) -> None:
         """Take away what is too much, where it is still there: a run may have taken back a file of ours."""
         if self.read() is None:

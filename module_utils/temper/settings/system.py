@@ -323,8 +323,8 @@ class MountOptions(Setting):
         return sorted({*self.options, *self.of_site(self.read())})
 
     def values_made(self) -> set[str]:
-        """Return the options that runs have asked for."""
-        return {*self.options}.union(*self.recorded("options"))
+        """Return the options that earlier runs have asked for. The site may have set those of this one."""
+        return set[str]().union(*self.recorded("options"))
 
     def read(self) -> State:
         """Return the options in force that matter here, None where it is no mount point."""
@@ -363,7 +363,7 @@ class MountOptions(Setting):
             run(["umount", "--lazy", self.path])
             return
         # Also where something is mounted below it, which would go as well: then it stays, without options.
-        self._remount([*(state or []), *(set(now) - self.values_made())])
+        self._remount([*(state or []), *(set(now) - {*self.options} - self.values_made())])
 
     def left_alone(self) -> str:
         """Return that it is gone, or another's. What the site has added stays beside what is restored."""

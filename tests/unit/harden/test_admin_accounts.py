@@ -453,14 +453,22 @@ def test_groups_that_others_gave_since_stay_when_an_account_is_given_back(
         assert commands[-1] == f"usermod --groups {expected} alice"
 
 
-def test_an_account_that_the_site_let_expire_since_stays_expired(tmp_path: Path, commands: list[str]) -> None:
-    """One that Temper has revoked gets the expiry of before back, as does one in an undone run."""
-    entry = {"keys": [None, None], "groups": [], "shadow": ["", "", ""]}
-    now = replace(with_keys(tmp_path), shadow=Shadow(expiry_day="1"))
-    for known, expected in (({"present": True}, "1"), ({"present": False}, "-1"), ({}, "-1")):
+def test_expiry_and_ageing_that_the_site_has_set_since_stay(tmp_path: Path, commands: list[str]) -> None:
+    """What Temper has made of them goes, and in an undone run all."""
+    entry = {"keys": [None, None], "groups": [], "shadow": ["7", "8", "9"]}
+    present, absent = {"present": True}, {"present": False}
+    for known, maximum, expiry, expected in (
+        (present, "", "", "-M 8 -E 9"),
+        (present, "", "1", "-M 8 -E 1"),
+        (present, "90", "30000", "-M 90 -E 30000"),
+        (absent, "", "1", "-M 8 -E 9"),
+        (absent, "90", "30000", "-M 90 -E 30000"),
+        ({}, "90", "1", "-M 8 -E 9"),
+    ):
         commands.clear()
+        now = replace(with_keys(tmp_path), shadow=Shadow(maximum_days=maximum, expiry_day=expiry))
         node_accounts.give_back(now, entry | known)
-        assert commands[0] == f"chage -d -1 -M -1 -E {expected} alice"
+        assert commands[0] == f"chage -d 7 {expected} alice", (known, maximum, expiry)
 
 
 # ---------------------------------------------------------------- runs of the whole role

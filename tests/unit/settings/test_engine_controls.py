@@ -435,6 +435,46 @@ def test_permissions_that_a_site_makes_stricter_after_a_run_that_did_not_end_sta
     assert stat.S_IMODE(path.stat().st_mode) == site
 
 
+def test_permissions_that_a_site_sets_after_a_run_that_could_take_nothing_back_stay(
+    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where they are just those that the run was to make."""
+    path, other = (node.file(f"etc/{name}", "x\n", mode=0o664) for name in ("crontab", "other"))
+
+    def fails(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    harden(("access", {"path": str(other), "mode": "0600"}))
+    with monkeypatch.context() as patched:
+        patched.setattr(files.Access, "restore", fails)
+        assert "Read-only" in harden(("access", {"path": str(path), "mode": "0600"}))["msg"]
+    path.chmod(0o600)
+    harden()
+    assert [stat.S_IMODE(one.stat().st_mode) for one in (path, other)] == [0o600, 0o664]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_permissions_that_a_site_sets_after_a_run_was_cut_off_are_given_back(
+    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """At once, and after another run."""
+    path = node.file("etc/crontab", "x\n", mode=0o664)
+    settings = [("access", {"path": str(path), "mode": mode}) for mode in ("0640", "0400")]
+
+    def ends(*_: object, **_more: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(os, "chown", ends)
+        harden(settings[0])
+    path.chmod(0o600)
+    if again:
+        harden(settings[1])
+        assert stat.S_IMODE(path.stat().st_mode) == 0o400
+    harden()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
 def test_a_value_that_the_kernel_keeps_is_not_said_to_be_restored(harden: Run, node: Node) -> None:
     parameter = node.parameter("kernel.yama.ptrace_scope", "1")
     harden(("sysctl", {"name": "kernel.yama.ptrace_scope", "value": "3"}))

@@ -467,6 +467,22 @@ def test_a_run_that_is_undone_brings_no_option_that_the_site_had_removed(
     assert remounted == [["nodev", "noexec"]]
 
 
+def test_an_option_that_the_site_has_set_before_a_run_asked_for_it_is_the_sites(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remounted: list[list[str]] = []
+    monkeypatch.setattr(system.MountOptions, "_remount", lambda _, options: remounted.append(sorted(options)))
+    setting = system.MountOptions("/x", ["nodev", "noexec", "nosuid"])
+    made = {"path": "/x", "options": ["noexec"]}
+    setting.recall({setting.key: {"spec": made, "state": ["nodev"]}})
+    assert setting.since(["nodev", "noexec", "nosuid"]) == ["nodev", "nosuid"]
+    # A first run that is undone takes away what it has asked for.
+    setting.recall({})
+    monkeypatch.setattr(system.MountOptions, "read", lambda _: ["nodev", "noexec", "nosuid"])
+    setting.restore(["nodev"])
+    assert remounted == [["nodev"]]
+
+
 def test_a_default_of_the_distribution_is_nobodys_choice_until_a_file_says_so(
     node: Path, run_module: Run
 ) -> None:
