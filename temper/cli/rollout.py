@@ -430,7 +430,7 @@ def _go_on(given: argparse.Namespace, store: RolloutStore, number: int) -> int:
     finally:
         with contextlib.suppress(OSError):
             terminal.clear()
-    with contextlib.suppress(OSError):  # whoever read along may have gone
+    with contextlib.suppress(OSError):  # the reader may have gone
         last = _last(store)
         text = status_text(last, datetime.now(UTC), command=store.command)
         by_hand = "" if getattr(given, "scheduled", False) else _nobody_at_work(store, last)

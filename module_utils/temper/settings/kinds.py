@@ -208,7 +208,7 @@ RECORDED: Mapping[str, Callable[..., Setting]] = {
     **{kind: partial(recorded, kind) for kind in ("repository", "package", "gpu")},
 }
 
-#: The forms of what records have: of specs, of which each kind has some fields, and of states.
+#: The form of a spec in a record, of which each kind has some fields; below, that of the states of each kind.
 SPEC = {
     **dict.fromkeys(
         ("path", "content", "keyword", "value", "name", "stack", "feature", "mode", "size"), (str, ...)
