@@ -208,7 +208,7 @@ RECORDED: Mapping[str, Callable[..., Setting]] = {
     **{kind: partial(recorded, kind) for kind in ("repository", "package", "gpu")},
 }
 
-#: The form of a spec in a record, of which each kind has some fields; below, that of the states of each kind.
+#: The fields that a spec in a record may have. No kind has all of them.
 SPEC = {
     **dict.fromkeys(
         ("path", "content", "keyword", "value", "name", "stack", "feature", "mode", "size"), (str, ...)
@@ -219,6 +219,7 @@ SPEC = {
 }
 ORIGINAL = {"spec": SPEC, "former": ([SPEC], ...), "state": object}
 OWNED = {"mode": int, "uid": int, "gid": int}
+#: The form that the state of each kind has in a record.
 STATES = {
     "file": (None, {"link": str}, {**OWNED, "content": str}),
     "keyword": (None, [str]),
