@@ -72,6 +72,11 @@ def printable(text: str, most: int = MOST_SHOWN) -> str:
     return clean + ("..." if len(text) > most else "")
 
 
+def process_name(process: Path) -> str:
+    """Return the name of a process, which it chose itself, from its folder in /proc. Raises OSError."""
+    return printable((process / "comm").read_text(encoding="utf-8", errors="replace").rstrip("\n"))
+
+
 def search_path() -> str:
     """PATH with the administrator's programs, which a login by key need not have on it."""
     return f"{os.environ.get('PATH', '/usr/bin:/bin')}:{SYSTEM_PATH}"

@@ -1,10 +1,12 @@
 """What fails is undone or completed, said with its cause, and leaves apt working."""
 
-import fcntl
+import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -132,30 +134,70 @@ def test_a_full_disk_is_called_so(settle: Run, machine: Machine) -> None:
     assert "the disk is full (see `df -h / /var /boot` on the node)" in settle({"nvidia-full": "1"})["msg"]
 
 
-def test_who_holds_apts_lock_is_said(settle: Run, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+HOLD = """
+import fcntl, sys
+lock = open(sys.argv[1], "w")
+fcntl.lockf(lock, fcntl.LOCK_EX)
+print(flush=True)
+sys.stdin.read()
+"""
+# apt itself waits for dpkg's lock alone.
+LISTS, ARCHIVES = "var/lib/apt/lists/lock", "var/cache/apt/archives/lock"
+
+
+@contextlib.contextmanager
+def holding(lock: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Have another process hold a lock, until it is ended."""
+    command = [sys.executable, "-c", HOLD, str(lock)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"\n"
+        yield other
+        other.kill()
+
+
+def test_who_holds_dpkgs_lock_is_said(settle: Run, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apt, "APT_GET", [*apt.APT_GET, "-o", "DPkg::Lock::Timeout=1"])
-    with (machine.root / "var/lib/dpkg/lock-frontend").open("w") as lock:
-        fcntl.lockf(lock, fcntl.LOCK_EX)
+    with holding(machine.root / "var/lib/dpkg/lock-frontend") as other:
         result = settle(DRIVER)
-    assert f"It is held by process {os.getpid()}" in result["msg"]
+    assert f"It is held by process {other.pid} (py" in result["msg"]
     assert result["msg"].endswith("Nothing was installed; run again when the lock is free.")
     assert machine.versions() == {}
 
 
-LOCK = "/var/lib/dpkg/lock-frontend"
-LOCKED = f"E: Unable to acquire the dpkg frontend lock ({LOCK}), is another process using it?"
+def test_another_apt_that_reads_or_downloads_is_waited_for(
+    settle: Run, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = []
+    with holding(machine.root / LISTS) as reads, holding(machine.root / ARCHIVES) as downloads:
+        waiting = [downloads, reads]
+
+        def end_one(seconds: float) -> None:
+            other = waiting.pop()
+            other.kill()
+            other.wait()
+            ended.append(other)
+
+        monkeypatch.setattr(time, "sleep", end_one)
+        settle(DRIVER, refresh=True)
+    assert ended == [reads, downloads]
+    assert machine.versions() == DRIVER | {"libcuda1": "580-1"}
 
 
-@each(
-    ("process 7 (apt)", LOCKED, f"{LOCKED} It is held by process 7 (apt)."),
-    # apt leaves the name out where it cannot read it.
-    ("process 7", LOCKED, f"{LOCKED} It is held by process 7."),
-    # It waited, and got the lock.
-    ("process 7 (apt)", "E: Failed to fetch x  404  Not Found", "E: Failed to fetch x  404  Not Found"),
-)
-def test_whoever_holds_apts_lock_is_said_where_apt_gave_up(holder: str, error: str, said: str) -> None:
-    waited = f"Waiting for cache lock: Could not get lock {LOCK}. It is held by {holder}...\n"
-    assert apt.lines_that_explain(waited + error) == said
+@each(LISTS, ARCHIVES)
+def test_another_apt_is_not_waited_for_without_end(
+    lock: str, settle: Run, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apt, "LOCK_TIMEOUT_S", 0)
+    with holding(machine.root / lock) as other:
+        message = settle(DRIVER, refresh=True)["msg"]
+    assert f"It is held by process {other.pid} (py" in message
+    assert machine.versions() == {}
+
+
+def test_a_lock_that_nobody_holds_has_no_holder(tmp_path: Path) -> None:
+    (tmp_path / "lock").touch()
+    assert apt.lock_holder(tmp_path / "lock") == apt.lock_holder(tmp_path / "none") == ""
 
 
 def test_what_had_failed_before_gives_way_to_what_is_wanted_now(

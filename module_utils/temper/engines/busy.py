@@ -7,7 +7,7 @@ import typing
 from pathlib import Path
 
 from ansible.module_utils.temper.driver.holders import gpu_files, identity
-from ansible.module_utils.temper.process import printable
+from ansible.module_utils.temper.process import process_name
 
 PROC = Path("/proc")
 NAMED = 5
@@ -44,8 +44,7 @@ def gpu_processes() -> list[GpuProcess]:
             continue
         try:
             if _has_gpu(entry, own):
-                name = printable((entry / "comm").read_text(errors="replace").rstrip("\n"))
-                found.append(GpuProcess(int(entry.name), name))
+                found.append(GpuProcess(int(entry.name), process_name(entry)))
         except OSError:
             continue  # it has ended, or is none of a container's: kernel threads have no root
     return sorted(found)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import re
+import struct
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -24,7 +29,7 @@ from ansible.module_utils.temper.packaging.packages import (
     closed,
     query,
 )
-from ansible.module_utils.temper.process import each_line, parsed
+from ansible.module_utils.temper.process import each_line, parsed, process_name
 
 if TYPE_CHECKING:
     import subprocess
@@ -41,6 +46,9 @@ APT_GET = [
     *("apt-get", "-q", "-y", "-o", f"DPkg::Lock::Timeout={LOCK_TIMEOUT_S}"),
     *(word for option in DPKG_OPTIONS for word in ("-o", f"Dpkg::Options::={option}")),
 ]
+# Of C's struct flock: kind, whence, start, length (0 is to the end), process.
+FLOCK = struct.Struct("hhlli0l")
+WHOLE_FILE = (fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 # Where of two repositories on one host one refuses connections, apt 2.6 waits for ever to try again by itself
 # (seen 2026-11-21); so whoever uses this tries again.
 UPDATE_OPTIONS = ("APT::Update::Error-Mode=any", "Acquire::Retries=0")
@@ -70,9 +78,12 @@ GOES = re.compile(r"^(?:Remv|Purg) (\S+)", re.MULTILINE)
 TOUCHED = re.compile(r"^(?:Inst|Conf|Remv) ([^\s:]+)", re.MULTILINE)
 PRINTED_URI = re.compile(r"^'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) ?(?P<hash>\S*)$", re.MULTILINE)
 INTERRUPTED = "dpkg was interrupted"
-# apt says who holds its lock while it waits, and no more when it gives up.
 LOCKED = re.compile(r"^E: (?:Unable to acquire|Unable to lock|Could not get lock)", re.MULTILINE)
-HOLDER = re.compile(r"Could not get lock \S+ It is held by (process \d+(?: \([^)\n]*\))?)")
+DPKG_LOCKED = re.compile(r"^E: Unable to acquire the dpkg frontend lock \((.+?)\),", re.MULTILINE)
+# DPkg::Lock::Timeout is for dpkg's lock alone: apt does not wait for those of its lists (`apt-get update`)
+# and of its archives (downloads). Source: pkgAcquire::GetLock, apt-pkg/acquire.cc of apt 2.6.1.
+DIRECTORY_LOCKED = re.compile(r"^E: Unable to lock directory (\S+)", re.MULTILINE)
+LOCK_POLL_S = 1
 FULL_DISK = re.compile(r"No space left on device|don't have enough free space")
 # gpgv's and sqv's words for a signature that the keyring cannot verify.
 UNVERIFIED = re.compile(r"NO_PUBKEY|EXPKEYSIG|REVKEYSIG|KEYEXPIRED|is not signed|returned an error code")
@@ -83,11 +94,36 @@ def lines_that_explain(output: str) -> str:
     """Return the lines of apt's output that say why it failed: errors, unmet dependencies, else its end."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     said = ([line for line in lines if EXPLAINS.search(line)] or lines)[-ERROR_LINES:]
-    holders = HOLDER.findall(output)
-    # It may have waited, got the lock, and failed for another reason; or say it in its last line.
-    if LOCKED.search(output) and holders and holders[-1] not in said[-1]:
-        said.append(f"It is held by {holders[-1]}.")
+    lock = DPKG_LOCKED.search(output)
+    # apt 2.6.1 says it with -q only by chance: MajorChange in apt-pkg/contrib/progress.cc is never set first.
+    if lock and (holder := lock_holder(Path(lock[1]))):
+        said.append(f"It is held by {holder}.")
     return " ".join(said)
+
+
+def lock_holder(lock: Path) -> str:
+    """Return "process 7 (apt)", who holds a lock of apt's or dpkg's; empty where nobody does any more."""
+    try:
+        with lock.open("rb") as file:
+            kind, *_, number = FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, FLOCK.pack(*WHOLE_FILE)))
+    except FileNotFoundError:
+        return ""
+    if kind == fcntl.F_UNLCK:
+        return ""
+    try:
+        return f"process {number} ({process_name(Path('/proc', str(number)))})"
+    except OSError:
+        # It has just ended, or the kernel does not tell: 0 is a process outside of this container.
+        return f"process {number}" if number > 0 else "a process that cannot be seen from here"
+
+
+def freed(lock: Path, deadline_s: float) -> bool:
+    """Wait until nobody holds a lock; return False at a moment of time.monotonic()."""
+    while lock_holder(lock):
+        if time.monotonic() >= deadline_s:
+            return False
+        time.sleep(LOCK_POLL_S)
+    return True
 
 
 def targets(wanted: dict[str, str]) -> list[str]:
@@ -114,10 +150,15 @@ class Apt:
         """Return a finished command, which may have failed. apt's have this object's options."""
         options = self.options if command[0].startswith("apt") else ()
         words = [command[0], *options, *command[1:]]
+        deadline_s = time.monotonic() + LOCK_TIMEOUT_S
         completed = attempt(words, ENVIRONMENT)
         if completed.returncode and INTERRUPTED in completed.stderr:
             # dpkg was killed: apt does nothing before dpkg has completed its own steps.
             self.recover()
+            completed = attempt(words, ENVIRONMENT)
+        while completed.returncode and (folder := DIRECTORY_LOCKED.search(completed.stderr)):
+            if not freed(Path(folder[1], "lock"), deadline_s):
+                break
             completed = attempt(words, ENVIRONMENT)
         return completed
 
