@@ -1,10 +1,13 @@
 """A root directory with an apt and a dpkg of its own, and repositories of empty packages to install there."""
 
+import contextlib
 import functools
 import hashlib
 import os
 import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +15,14 @@ from ansible.module_utils.temper.packaging import packages
 
 from tests.unit.executables import executable
 from tests.unit.openpgp_keys import KeyRing
+
+HOLD = """
+import fcntl, sys
+lock = open(sys.argv[1], "w")
+fcntl.lockf(lock, fcntl.LOCK_EX)
+print(flush=True)
+sys.stdin.read()
+"""
 
 
 @functools.cache
@@ -123,3 +134,14 @@ class Machine:
 
     def snapshot(self) -> dict[str, bytes]:
         return {str(path): path.read_bytes() for path in self.root.rglob("*") if path.is_file()}
+
+
+@contextlib.contextmanager
+def holding(lock: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Have another process hold a lock, until it is ended."""
+    command = [sys.executable, "-c", HOLD, str(lock)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"\n"
+        yield other
+        other.kill()

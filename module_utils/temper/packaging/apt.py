@@ -9,7 +9,7 @@ import re
 import struct
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -43,7 +43,7 @@ ENVIRONMENT = {
 }
 DPKG_OPTIONS = ["--force-confdef", "--force-confold"]
 APT_GET = [
-    *("apt-get", "-q", "-y", "-o", f"DPkg::Lock::Timeout={LOCK_TIMEOUT_S}"),
+    *("apt-get", "-q", "-y"),
     *(word for option in DPKG_OPTIONS for word in ("-o", f"Dpkg::Options::={option}")),
 ]
 # Of C's struct flock: kind, whence, start, length (0 is to the end), process.
@@ -145,12 +145,14 @@ class Apt:
     """apt and dpkg. `options` are given to every apt command: a preview's private directories."""
 
     options: tuple[str, ...] = ()
+    lock_timeout_s: int = field(default_factory=lambda: LOCK_TIMEOUT_S)
 
     def attempt(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         """Return a finished command, which may have failed. apt's have this object's options."""
-        options = self.options if command[0].startswith("apt") else ()
+        wait = ("-o", f"DPkg::Lock::Timeout={self.lock_timeout_s}")
+        options = (*self.options, *wait) if command[0].startswith("apt") else ()
         words = [command[0], *options, *command[1:]]
-        deadline_s = time.monotonic() + LOCK_TIMEOUT_S
+        deadline_s = time.monotonic() + self.lock_timeout_s
         completed = attempt(words, ENVIRONMENT)
         if completed.returncode and INTERRUPTED in completed.stderr:
             # dpkg was killed: apt does nothing before dpkg has completed its own steps.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ansible.module_utils.temper.files import replace_file
@@ -60,10 +61,11 @@ def fetch_new(root: apt_preview.Root, lacking: dict[str, str]) -> None:
         *APT_GET,
         *INSTALL,
         *("--download-only", "-o", f"Dir::Cache::archives={root.node['archives']}"),
-        *("-o", "Debug::NoLocking=false", "-o", f"DPkg::Lock::Timeout={LOCK_TIMEOUT_S}"),
+        *("-o", "Debug::NoLocking=false"),
         *targets(lacking),
     ]
-    root.apt.run(command, "Downloading the packages of the new stack")
+    apt = replace(root.apt, lock_timeout_s=LOCK_TIMEOUT_S)
+    apt.run(command, "Downloading the packages of the new stack")
 
 
 def former(transaction: Transaction, known: Packages) -> dict[str, str]:
