@@ -115,6 +115,32 @@ class WholeFile(Setting):
         return [Difference(self.key, *self.file.before_and_after())]
 
 
+class OrderedFile(WholeFile):
+    """A file of Temper's whose values have `orders`, by their keys: what of the site is stricter stays."""
+
+    def __init__(self, path: str, content: str, orders: Mapping[str, str], **details: Any) -> None:
+        super().__init__(path, content, **details)
+        self.content = content
+        self.orders = orders
+
+    @property
+    def unreadable(self) -> str:
+        """Why the site's own lines are not known; empty where they are."""
+        return ""
+
+    def obstacle(self) -> str | None:
+        """Likewise: what is stricter there, or wins over ours, is not known."""
+        return self.unreadable or None
+
+    def settled(self) -> bool:
+        """Return whether it says what it is to say beside the site's files."""
+        return not self.unreadable and super().settled()
+
+    def warnings(self) -> list[str]:
+        """Return the site's lines that win and are weaker: the operator takes them out."""
+        return word_on_faults(str(self.path), self.fault())
+
+
 def to_der(certificate: str) -> bytes:
     """Return a certificate that is given as PEM in its binary form."""
     import ssl  # takes its time to load, and few nodes have such a file
@@ -126,6 +152,7 @@ class Keyword(Setting):
     """One keyword of a configuration file that belongs to the distribution; the rest stays as it is."""
 
     of_others = True
+    why_absent = "there is no such file"
 
     def __init__(self, path: str, keyword: str, value: str) -> None:
         self.key = f"keyword:{path}:{keyword}"
