@@ -7,13 +7,12 @@ import grp
 import os
 import re
 import stat
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.temper.files import File, put_back, replace_file, saved
+from ansible.module_utils.temper.files import File, candidate, put_back, replace_file, saved
 from ansible.module_utils.temper.process import run
 from ansible.module_utils.temper.settings import pam_lines
 from ansible.module_utils.temper.settings.base import (
@@ -96,10 +95,8 @@ class WholeFile(Setting):
     def apply(self) -> None:
         """Write it, if its own program accepts it; or take it away."""
         if self.validate and self.file.content is not None:
-            with tempfile.NamedTemporaryFile(prefix="temper-", mode="wb") as candidate:
-                candidate.write(self.file.data)
-                candidate.flush()
-                run([word.replace("%s", candidate.name) for word in self.validate])
+            with candidate(self.file.data) as path:
+                run([word.replace("%s", path) for word in self.validate])
         self.file.write()
 
     def restore(self, state: State) -> None:
