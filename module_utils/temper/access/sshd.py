@@ -398,9 +398,8 @@ def _is_sshd(process: int, proc: Path) -> bool:
 
 def _program(process: int, proc: Path) -> str:
     """Return the path of a process's program. Raises OSError."""
-    path = str((proc / str(process) / "exe").readlink())
     # An upgrade puts another file in the place of the one that runs.
-    return path[: -len(" (deleted)")] if path.endswith(" (deleted)") else path
+    return str((proc / str(process) / "exe").readlink()).removesuffix(" (deleted)")
 
 
 def started_with(effective: Effective, proc: Path = Path("/proc")) -> list[str]:
@@ -492,7 +491,7 @@ def other_servers(proc: Path = Path("/proc")) -> list[str]:
         if one.uid == 0 and not is_loopback(one.address)
     }
     holders: dict[int, set[int]] = {}
-    for process, _, target in open_files(proc, program="sshd", whole=True) if ports else ():
+    for process, _, target in open_files(proc, programs={"sshd"}, whole=True) if ports else ():
         if port := ports.get(target):
             holders.setdefault(int(process), set()).add(port)
     found = []
