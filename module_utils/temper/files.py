@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import errno
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,15 @@ MOST_BYTES = 16 * 2**20
 SELINUX = Path("/sys/fs/selinux/enforce")
 HIDDEN = "(not shown: not everybody may read this file)\n"
 HIDDEN_NEW = "(other content or mode, not shown)\n"
+
+
+@contextlib.contextmanager
+def candidate(content: bytes) -> Iterator[str]:
+    """Yield the path of a file for a program that shall judge what it would say in its place."""
+    with tempfile.NamedTemporaryFile(prefix="temper-") as file:
+        file.write(content)
+        file.flush()
+        yield file.name
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Annotated, Any, NamedTuple
 
 from temper.base import DATA
@@ -332,7 +332,7 @@ def _asked(name: str, said: str, machine: str) -> Asked:
             made.require(key)
         return made
     if name == DEMANDED:
-        known, (relaxed, system) = os_controls(), parse(said)
+        known, (relaxed, system) = load_controls(DATA / "os_controls"), parse(said)
         items = demanded(known, [one for one in relaxed if one in known], system)
         return Asked(name, (Item(one["kind"], one["key"], one["controls"]) for one in items), machine)
     role = decode(RolePlan, parse(said), f"roles.{name}")
@@ -342,9 +342,3 @@ def _asked(name: str, said: str, machine: str) -> Asked:
     if name in TAKEN_BACK and (name == "admin_accounts" or role.options.absent):
         made.require(TAKEN_BACK[name])
     return made
-
-
-@cache
-def os_controls() -> Mapping[str, Any]:
-    """Return all OS controls."""
-    return load_controls(DATA / "os_controls")

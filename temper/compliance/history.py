@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from temper.base.store import DAMAGED, HistoryError, Part, Store
+from temper.compliance.alike import Once
 from temper.compliance.evidence import Head
 from temper.compliance.model import HARDENING, ControlResult, State, Statement
 
@@ -118,18 +119,12 @@ class History:
             connection.execute(f"{INTO_REPORT} VALUES (?, ?, ?)", (report, now, manifest_sha256))
             adrift = set(connection.execute("SELECT node, control FROM drift WHERE ended IS NULL"))
             known = dict(_states(connection))
-            differing: dict[tuple[int, int], tuple[ControlResult, ...]] = {}
+            # A fleet's nodes share their controls and what was known of them.
+            differing = Once[tuple[ControlResult, ...], Once[Mapping[str, Known], list[ControlResult]]](
+                lambda controls: Once(lambda before: _differing(controls, before))
+            )
             for told in statement.nodes:
-                before = known.get(told.node, NOTHING)
-                # Both stay while this goes on, so that no others have their ids.
-                key = id(told.controls), id(before)
-                if key not in differing:
-                    differing[key] = tuple(
-                        one
-                        for one in told.controls
-                        if one.id not in before or before[one.id].state is not one.state
-                    )
-                changed = differing[key]
+                changed = differing(told.controls)(known.get(told.node, NOTHING))
                 connection.executemany(
                     "INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?)",
                     [(told.node, one.id, one.state.value, one.since) for one in changed],
@@ -191,6 +186,10 @@ class History:
                 return 0
             row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'report'").fetchone()
             return int(row[0]) if row else 0
+
+
+def _differing(controls: Iterable[ControlResult], before: Mapping[str, Known]) -> list[ControlResult]:
+    return [one for one in controls if one.id not in before or before[one.id].state is not one.state]
 
 
 def _numbered(connection: sqlite3.Connection) -> bool:

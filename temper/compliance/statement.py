@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from temper.base.nodes import utc
 from temper.base.selection import limit_to
+from temper.compliance.alike import Once
 from temper.compliance.model import (
     HARDENING,
     SCHEMA_VERSION,
@@ -75,6 +76,10 @@ WHOLE = {
 }
 #: By how much this machine's clock may have been set back since a validation.
 CLOCKS = timedelta(minutes=5)
+#: What a node has observed, by role; the versions that are installed, by component.
+Seen: TypeAlias = Mapping[str, Sequence[Observation]]
+Versions: TypeAlias = Mapping[str, str]
+Controls: TypeAlias = tuple[ControlResult, ...]
 NOT_MEASURED = "no profile sets it, and Temper has no way to measure what the benchmark asks"
 
 
@@ -103,12 +108,12 @@ class CheckedNode:
     name: str
     groups: tuple[str, ...] = ()
     plan: NodePlan | None = None
-    observations: Mapping[str, Sequence[Observation]] | None = None
+    observations: Seen | None = None
     problem: str = ""
     driver: str | None = None
     validation: LastValidation | None = None
     waivers: tuple[Waiver, ...] = ()
-    versions: Mapping[str, str] = field(default_factory=dict)
+    versions: Versions = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,12 +132,13 @@ class Rules:
     security: Mapping[str, SecurityComponent] = field(default_factory=dict)
 
     @cached_property
-    def shared(self) -> dict[tuple[int, int, int], tuple[NodePlan, object, object, Shared]]:
-        """What was made of plans, observations and versions, by their id().
-
-        It has them too, so that no others get those ids.
-        """
-        return {}
+    def shared(self) -> Once[NodePlan, Once[Seen, Once[Versions, Shared]]]:
+        """What nodes share whose plan, observations and versions are the same objects."""
+        return Once(
+            lambda plan: Once(
+                lambda seen: Once(lambda versions: shared_controls(plan, seen, versions, self)),
+            )
+        )
 
     @cached_property
     def measurable(self) -> frozenset[str]:
@@ -231,16 +237,17 @@ class Shared:
         return any(control.state is State.FAIL for control in self.controls)
 
     @cached_property
-    def whole(self) -> dict[int, tuple[ControlResult, tuple[ControlResult, ...]]]:
-        """With the last validation, where that passed, by its id(): one object for all nodes."""
-        return {}
+    def whole(self) -> Once[ControlResult, tuple[ControlResult, ...]]:
+        """With the last validation, where that passed: one object for all nodes."""
+        return Once(lambda last: (*self.controls, last))
 
 
 def node_statement(node: CheckedNode, rules: Rules) -> NodeStatement:
     """Return one node, control by control."""
     if node.plan is None or node.observations is None:
         return NodeStatement(node.name, Verdict.NOT_CHECKED, node.problem)
-    controls = node_controls(node, rules)
+    shared = rules.shared(node.plan)(node.observations)(node.versions)
+    controls = node_controls(node, shared, rules)
     states = {control.state for control in controls}
     verdict = Verdict.COMPLIANT
     if State.FAIL in states:
@@ -257,48 +264,37 @@ def node_statement(node: CheckedNode, rules: Rules) -> NodeStatement:
     )
 
 
-def node_controls(node: CheckedNode, rules: Rules) -> tuple[ControlResult, ...]:
+def node_controls(node: CheckedNode, shared: Shared, rules: Rules) -> tuple[ControlResult, ...]:
     """Return all controls of a node.
 
     One object for all nodes that are alike and have nothing of their own.
     """
-    shared = shared_controls(node, rules)
     last = validation_control(node, rules)
     if last.state is State.PASS and not shared.remedies and not (shared.fails and node.waivers):
-        if id(last) not in shared.whole:
-            shared.whole[id(last)] = last, (*shared.controls, last)
-        return shared.whole[id(last)][1]
+        return shared.whole(last)
     controls = [*shared.controls, last]
-    commands: dict[int, str] = {}
+    command = Once[RolePlan | Observation | None, str](lambda by: remedy_of(by, rules, node))
     for place, by in shared.remedies:
-        remedy = commands.get(id(by))
-        if remedy is None:
-            remedy = commands[id(by)] = remedy_of(by, rules, node)
-        controls[place] = replace(controls[place], remedy=remedy, disruptive=is_disruptive(by))
+        controls[place] = replace(controls[place], remedy=command(by), disruptive=is_disruptive(by))
     if node.waivers:
         controls = [with_waiver(control, node, rules.now) for control in controls]
     return tuple(controls)
 
 
-def shared_controls(node: CheckedNode, rules: Rules) -> Shared:
-    """Return what a node shares with all that are like it: put together for the first of them."""
-    assert node.plan
-    key = id(node.plan), id(node.observations), id(node.versions)
-    if key not in rules.shared:
-        found = [
-            plan_control(node.plan),
-            *role_controls(node),
-            *os_controls(node, rules),
-            *security_controls(node, rules),
-            *condition_controls(node),
-            *outside_controls(node),
-        ]
-        shared = Shared(
-            tuple(control for control, _ in found),
-            tuple((place, by) for place, (_, by) in enumerate(found) if not isinstance(by, str)),
-        )
-        rules.shared[key] = node.plan, node.observations, node.versions, shared
-    return rules.shared[key][3]
+def shared_controls(plan: NodePlan, seen: Seen, versions: Versions, rules: Rules) -> Shared:
+    """Return what a node shares with all that are like it."""
+    found = [
+        plan_control(plan),
+        *role_controls(plan, seen),
+        *os_controls(plan, seen, rules),
+        *security_controls(plan, versions, rules),
+        *condition_controls(seen),
+        *outside_controls(plan, seen),
+    ]
+    return Shared(
+        tuple(control for control, _ in found),
+        tuple((place, by) for place, (_, by) in enumerate(found) if not isinstance(by, str)),
+    )
 
 
 #: What names the remedy of a control; a text where it has none.
@@ -331,13 +327,11 @@ def plan_control(plan: NodePlan) -> tuple[ControlResult, By]:
     return control, None if plan.problems else NOTHING
 
 
-def role_controls(node: CheckedNode) -> Iterable[tuple[ControlResult, By]]:
+def role_controls(plan: NodePlan, seen: Seen) -> Iterable[tuple[ControlResult, By]]:
     """Yield each setting of each role; those of the hardening are its controls' where they have one."""
-    assert node.plan
-    assert node.observations is not None
-    for role in node.plan.roles:
+    for role in plan.roles:
         reasons = tuple((f"{setting.kind}:{setting.key}", setting.why) for setting in role.settings)
-        for control in of_role(role.role, reasons, tuple(node.observations.get(role.role, ()))):
+        for control in of_role(role.role, reasons, tuple(seen.get(role.role, ()))):
             yield control, role if control.state is State.FAIL else NOTHING
 
 
@@ -363,15 +357,12 @@ def of_role(
     )
 
 
-def os_controls(node: CheckedNode, rules: Rules) -> Iterable[tuple[ControlResult, By]]:
+def os_controls(plan: NodePlan, seen: Seen, rules: Rules) -> Iterable[tuple[ControlResult, By]]:
     """Yield every control of data/os_controls: what it sets here, or why it is relaxed."""
-    assert node.plan
-    assert node.observations is not None
-    role = next((role for role in node.plan.roles if role.role == HARDENING), None)
+    role = next((role for role in plan.roles if role.role == HARDENING), None)
     if role is None or role.options.absent:
         return
-    observed, by_benchmark = (tuple(node.observations.get(name, ())) for name in (HARDENING, DEMANDED))
-    plan = node.plan
+    observed, by_benchmark = (tuple(seen.get(name, ())) for name in (HARDENING, DEMANDED))
     for asked, control in hardening_controls(observed, by_benchmark, plan.waived, rules, plan.system):
         yield control, role if asked and control.state is State.FAIL else NOTHING
 
@@ -439,12 +430,11 @@ def worst_of(observations: Sequence[Observation]) -> ControlResult:
     return ControlResult("", "", state, "; ".join(reasons), changes=tuple(changes))
 
 
-def security_controls(node: CheckedNode, rules: Rules) -> Iterable[tuple[ControlResult, By]]:
+def security_controls(plan: NodePlan, versions: Versions, rules: Rules) -> Iterable[tuple[ControlResult, By]]:
     """Yield whether a version of the stack that is installed has vulnerabilities of NVIDIA's bulletins."""
-    assert node.plan
-    role = next((role for role in node.plan.roles if role.role == STACK), None)
+    role = next((role for role in plan.roles if role.role == STACK), None)
     for name, component in rules.security.items():
-        control = security_control(f"{STACK}/security:{name}", component, node.versions.get(name, ""))
+        control = security_control(f"{STACK}/security:{name}", component, versions.get(name, ""))
         # No role installs firmware.
         repairs = control.state is State.FAIL and not component.firmware
         yield control, role or NOTHING if repairs else NOTHING
@@ -484,10 +474,9 @@ def security_control(name: str, component: SecurityComponent, found: str) -> Con
     )
 
 
-def condition_controls(node: CheckedNode) -> Iterable[tuple[ControlResult, By]]:
+def condition_controls(seen: Seen) -> Iterable[tuple[ControlResult, By]]:
     """Yield what is no setting."""
-    assert node.observations is not None
-    for one in node.observations.get(NODE, ()):
+    for one in seen.get(NODE, ()):
         control = ControlResult(
             id=f"{NODE}/{one.key}",
             title=TITLES.get(one.key, one.key),
@@ -498,12 +487,10 @@ def condition_controls(node: CheckedNode) -> Iterable[tuple[ControlResult, By]]:
         yield control, one if one.repair or reboots else NOTHING
 
 
-def outside_controls(node: CheckedNode) -> Iterable[tuple[ControlResult, By]]:
+def outside_controls(plan: NodePlan, seen: Seen) -> Iterable[tuple[ControlResult, By]]:
     """Yield what this machine has seen of the node, where it looked."""
-    assert node.plan
-    assert node.observations is not None
-    roles = {role.role: role for role in node.plan.roles}
-    for one in node.observations.get(OUTSIDE, ()):
+    roles = {role.role: role for role in plan.roles}
+    for one in seen.get(OUTSIDE, ()):
         title, role = OUTSIDE_TITLES[one.key]
         control = ControlResult(f"{OUTSIDE}/{one.key}", title, one.state, one.reason, changes=one.changes)
         yield control, roles.get(role, NOTHING) if one.state is State.FAIL else NOTHING
@@ -554,8 +541,7 @@ def repair(rules: Rules, node: CheckedNode, role: RolePlan) -> str:
     Before it stands what takes back the changes of others that keep the role, which is carried out as a
     whole, from being carried out.
     """
-    assert node.observations is not None
-    observations = node.observations.get(role.role, ())
+    observations = (node.observations or {}).get(role.role, ())
     repairs = dict.fromkeys(words for one in observations for words in one.repair)
     run = f"{playbook(role.stage, rules, node)} --tags {shlex.quote(role.role)}"
     return " && ".join([*on_node(repairs, rules, node), run])
@@ -644,8 +630,11 @@ class Timeline:
 
     def __init__(self, before: Mapping[str, Mapping[str, Known]], now: str) -> None:
         self._before, self._now = before, now
-        self._since: dict[tuple[int, str], tuple[ControlResult, ControlResult]] = {}
-        self._known: dict[tuple[int, int], tuple[object, object, tuple[ControlResult, ...], list[Turn]]] = {}
+        # One object for all nodes on which it is the same object.
+        self._since = cache(lambda moment: Once[ControlResult, ControlResult](partial(replace, since=moment)))
+        self._told = Once[Controls, Once[Mapping[str, "Known"], tuple[Controls, list[Turn]]]](
+            lambda controls: Once(lambda known: self._compared(controls, known))
+        )
 
     def of(self, node: NodeStatement) -> tuple[NodeStatement, Iterable[Changed]]:
         """Return the node with the instant at which each control's state began: now, unless it was so before.
@@ -653,29 +642,18 @@ class Timeline:
         And the controls whose state is another one than before. What nobody knew is new, not changed. Nodes
         that share their controls and of which the same was known share what comes of it.
         """
-        before = self._before.get(node.node, NOTHING_KNOWN)
-        key = id(node.controls), id(before)
-        if key not in self._known:
-            controls, turns = [], []
-            for control in node.controls:
-                known = before.get(control.id)
-                if known and known.state is not control.state:
-                    turns.append(Turn(control.id, known.state, control.state))
-                same = known and known.state is control.state
-                controls.append(self._began(control, known.since if known and same else self._now))
-            self._known[key] = node.controls, before, tuple(controls), turns
-        _, _, controls_since, turns = self._known[key]
-        return replace(node, controls=controls_since), (Changed(node.node, *turn) for turn in turns)
+        controls, turns = self._told(node.controls)(self._before.get(node.node, NOTHING_KNOWN))
+        return replace(node, controls=controls), (Changed(node.node, *turn) for turn in turns)
 
-    def _began(self, control: ControlResult, moment: str) -> ControlResult:
-        """Return a control whose state began then.
-
-        One object for all nodes on which it is the same object.
-        """
-        key = id(control), moment
-        if key not in self._since:
-            self._since[key] = control, replace(control, since=moment)
-        return self._since[key][1]
+    def _compared(self, controls: Controls, known: Mapping[str, Known]) -> tuple[Controls, list[Turn]]:
+        began, turns = [], []
+        for control in controls:
+            before = known.get(control.id)
+            same = before and before.state is control.state
+            if before and not same:
+                turns.append(Turn(control.id, before.state, control.state))
+            began.append(self._since(before.since if before and same else self._now)(control))
+        return tuple(began), turns
 
 
 class Turn(NamedTuple):

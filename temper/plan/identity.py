@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from temper.plan.convert import build, from_node
-from temper.plan.facts import Interface
+from temper.plan.facts import Interface, NodeFacts
 from temper.plan.preview import NAMES_SHOWN
 from temper.plan.refusals import Refusal, refusal
 from validation.model.grouping import by_key
@@ -18,22 +18,6 @@ from validation.model.printable import first_of
 #: What says that nodes are one machine: a host key that they share, or they alone.
 PROOF = "its ids, addresses, network cards and SSH host key"
 CLAIM = "what both say of their ids, addresses and cards (known_hosts has no keys that tell them apart)"
-
-
-class Machine(Protocol):
-    """What tells one machine from others."""
-
-    @property
-    def boot_id(self) -> str:
-        """The id of the boot."""
-
-    @property
-    def machine_id(self) -> str:
-        """The id of /etc/machine-id."""
-
-    @property
-    def interfaces(self) -> tuple[Interface, ...]:
-        """The network interfaces."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +34,7 @@ class Identity:
         return build(cls, from_node(data, "node_facts"), "node_facts")
 
 
-def machine_of(node: Machine) -> tuple[str, ...]:
+def machine_of(node: Identity | NodeFacts) -> tuple[str, ...]:
     """Return digests of what only one machine has; none where that is unknown.
 
     An id alone may be that of several: containers share a boot id, and machines made of one image a machine

@@ -179,7 +179,7 @@ def preflight_plan(
     said_of_it = Programs.from_dict(programs_said or {})
     problems += said_of_it.refusals()
     fleet = known.get("fleet") or {}
-    context = Context.of(
+    context = Context(
         # The tree of an image has the ids of the machine that makes it.
         replace(
             plan,

@@ -7,7 +7,7 @@ every step that was under way out again, as the table of transitions says.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
@@ -78,70 +78,11 @@ class Executor(Protocol):
     Cancelled, it ends what it has started. temper/rollout/model.py says what each step does.
     """
 
-    async def lease(self, ticket: Ticket) -> StepResult:
-        """Take the node's lease. `refused` where another controller holds it."""
-
-    async def stage(self, ticket: Ticket) -> StepResult:
-        """Download and verify the packages of both stacks."""
-
-    async def drain(self, ticket: Ticket) -> StepResult:
-        """Take the node out of service; `refused` where somebody else has, or where work does not end."""
-
-    async def baseline(self, ticket: Ticket) -> StepResult:
-        """Measure on the former driver. `refused` where a GPU is slow or degraded already."""
-
-    async def install(self, ticket: Ticket) -> StepResult:
-        """Install the new stack; `refused` where nothing was changed, a missing snapshot for example."""
-
-    async def reboot(self, ticket: Ticket) -> StepResult:
-        """Reboot, unless the boot id differs from the recorded one already."""
-
-    async def load(self, ticket: Ticket) -> StepResult:
-        """Compare what is loaded, and how many GPUs answer, with the plan."""
-
-    async def settle(self, ticket: Ticket) -> StepResult:
-        """Apply the GPUs' settings and read them back."""
-
-    async def prove(self, ticket: Ticket) -> StepResult:
-        """Measure, and compare with the baseline; `again` where noise hides the answer."""
-
-    async def return_to_service(self, ticket: Ticket) -> StepResult:
-        """Return what Temper drained, and give the lease back."""
-
-    async def undo(self, ticket: Ticket) -> StepResult:
-        """Install the former stack."""
-
-    async def release(self, ticket: Ticket) -> StepResult:
-        """Put an unchanged node back as it was found."""
-
-    async def keep_out(self, ticket: Ticket) -> StepResult:
-        """Write the record's reason into the drain."""
-
-    async def watch(self, ticket: Ticket) -> StepResult:
-        """Look for errors of the GPUs since the node returned; `failed` where there are."""
+    async def perform(self, ticket: Ticket) -> StepResult:
+        """Carry out the step of a ticket."""
 
     async def observe(self, nodes: Collection[str]) -> Observation:
         """Return which of the nodes are out of service, whoever did that, and why."""
-
-
-def methods(executor: Executor) -> Mapping[Step, Callable[[Ticket], Awaitable[StepResult]]]:
-    """Return what carries out each step."""
-    return {
-        Step.LEASE: executor.lease,
-        Step.STAGE: executor.stage,
-        Step.DRAIN: executor.drain,
-        Step.BASELINE: executor.baseline,
-        Step.INSTALL: executor.install,
-        Step.REBOOT: executor.reboot,
-        Step.LOAD: executor.load,
-        Step.SETTLE: executor.settle,
-        Step.PROVE: executor.prove,
-        Step.RETURN: executor.return_to_service,
-        Step.UNDO: executor.undo,
-        Step.RELEASE: executor.release,
-        Step.KEEP_OUT: executor.keep_out,
-        Step.WATCH: executor.watch,
-    }
 
 
 def limit_of(transition: Transition, policy: Policy) -> timedelta:
@@ -286,7 +227,7 @@ class Engine:
         """
         try:
             async with asyncio.timeout(ticket.limit.total_seconds()):
-                result = await methods(self.executor)[ticket.step](ticket)
+                result = await self.executor.perform(ticket)
             facts = {name: one_line(value) for name, value in result.facts.items()}
             return replace(result, reason=one_line(result.reason), facts=facts)
         except TimeoutError:

@@ -12,7 +12,7 @@ import asyncio
 import json
 import shutil
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -24,7 +24,7 @@ from temper.plan.tables import load_tables
 from temper.rollout import gate, gpu_settings
 from temper.rollout.drain.base import Drainer, DrainError, Standing, named, wait_until_idle
 from temper.rollout.machine import upcoming
-from temper.rollout.model import NEW_BASELINE, WITHHELD, Course, Observation, Outcome, StepResult
+from temper.rollout.model import NEW_BASELINE, WITHHELD, Course, Observation, Outcome, Step, StepResult
 from temper.rollout.node_step import NodeStep
 from temper.rollout.playbooks import Ansible, Played
 from temper.rollout.policy import aim
@@ -56,6 +56,14 @@ class _Withheld:
     passes: bool = False
 
 
+class _StepOverError(Exception):
+    """A step cannot go on; `result` is what came of it."""
+
+    def __init__(self, outcome: Outcome, reason: str) -> None:
+        super().__init__(reason)
+        self.result = StepResult(outcome, reason)
+
+
 class FleetExecutor:
     """Steps on real nodes. `identity` is the roll-out, as nodes and schedulers are told who works there."""
 
@@ -75,6 +83,32 @@ class FleetExecutor:
         #: The numbers that nodes gave this process. One that came before it has lower ones, and is refused.
         self.fencing: dict[str, int] = {}
         self.snapshots = Snapshots(folder, self._step)
+        self._methods: Mapping[Step, Callable[[Ticket], Awaitable[StepResult]]] = {
+            Step.LEASE: self.lease,
+            Step.STAGE: self.stage,
+            Step.DRAIN: self.drain,
+            Step.BASELINE: self.baseline,
+            Step.INSTALL: self.install,
+            Step.REBOOT: self.reboot,
+            Step.LOAD: self.load,
+            Step.SETTLE: self.settle,
+            Step.PROVE: self.prove,
+            Step.RETURN: self.return_to_service,
+            Step.UNDO: self.undo,
+            Step.RELEASE: self.release,
+            Step.KEEP_OUT: self.keep_out,
+            Step.WATCH: self.watch,
+        }
+
+    async def perform(self, ticket: Ticket) -> StepResult:
+        """Carry out the step of a ticket."""
+        try:
+            return await self._methods[ticket.step](ticket)
+        except _StepOverError as over:
+            return over.result
+        except DrainError as error:
+            outcome = Outcome.REFUSED if ticket.step is Step.DRAIN else Outcome.AGAIN
+            return StepResult(outcome, str(error))
 
     # ------------------------------------------------------------ before anything is changed
 
@@ -85,8 +119,6 @@ class FleetExecutor:
     async def stage(self, ticket: Ticket) -> StepResult:
         """Download and verify the packages of both stacks."""
         found = await self._former_stack(ticket)
-        if isinstance(found, StepResult):
-            return found
         wish = ticket.policy.kernel
         staged = await self._step(
             ticket,
@@ -107,7 +139,7 @@ class FleetExecutor:
         problem = kernel_problem(planned.source, planned.system, facts["kernel"], load_tables(DATA))
         return StepResult(Outcome.REFUSED if problem else Outcome.DONE, problem, facts)
 
-    async def _former_stack(self, ticket: Ticket) -> str | StepResult:
+    async def _former_stack(self, ticket: Ticket) -> str:
         """Return the stack that the node wholly has.
 
         The inventory's, or what an earlier roll-out has brought.
@@ -118,18 +150,18 @@ class FleetExecutor:
         wanted = ""
         for name in names:
             # It only reads: jobs may run there.
-            found = await self._step(ticket, NodeStep.LOOK, stack=name, nvidia_stack_busy_ok=True)
-            if not found.ok:
-                return _result(found, otherwise=Outcome.AGAIN)
+            found = await self._done(
+                ticket, NodeStep.LOOK, Outcome.AGAIN, stack=name, nvidia_stack_busy_ok=True
+            )
             stack = found.reported.stack
             wanted = wanted or stack
             if found.reported.settled:
                 if stack == ticket.stack and not ticket.policy.kernel:
-                    return StepResult(Outcome.REFUSED, f"it has stack {stack} already")
+                    raise _StepOverError(Outcome.REFUSED, f"it has stack {stack} already")
                 # A kernel alone: what chose the stack goes on choosing it. A distribution's own driver has no
                 # name that could be given.
                 return stack if ticket.stack else name
-        return StepResult(
+        raise _StepOverError(
             Outcome.REFUSED,
             f"it has not got all of the inventory's stack {wanted}, so there is no way back: run site.yml",
         )
@@ -137,23 +169,20 @@ class FleetExecutor:
     async def drain(self, ticket: Ticket) -> StepResult:
         """Take the node out of service; `refused` where somebody else has, or where work does not end."""
         name = ticket.node.name
-        try:
-            before = await self._before(name)
-            if before.obstacle:
-                return StepResult(Outcome.REFUSED, before.obstacle)
-            if not before.in_service and not before.ours:
-                return StepResult(
-                    Outcome.REFUSED,
-                    f"somebody else has taken it out of service: {before.reason or 'no reason given'}",
-                )
-            # Before the first touch, and only then: what was not touched is not given back.
-            _write(self._note(name), asdict(before))
-            back = ticket.record.course is Course.BACK
-            reason = ticket.record.reason if back else f"upgrade to {aim(ticket.stack, ticket.policy.kernel)}"
-            await asyncio.to_thread(self.drainer.drain, name, before, reason)
-            await self._wait_until_idle(name, max((ticket.limit - DRAIN_MARGIN).total_seconds(), 1.0))
-        except DrainError as error:
-            return StepResult(Outcome.REFUSED, str(error))
+        before = await self._before(name)
+        if before.obstacle:
+            return StepResult(Outcome.REFUSED, before.obstacle)
+        if not before.in_service and not before.ours:
+            return StepResult(
+                Outcome.REFUSED,
+                f"somebody else has taken it out of service: {before.reason or 'no reason given'}",
+            )
+        # Before the first touch, and only then: what was not touched is not given back.
+        _write(self._note(name), asdict(before))
+        back = ticket.record.course is Course.BACK
+        reason = ticket.record.reason if back else f"upgrade to {aim(ticket.stack, ticket.policy.kernel)}"
+        await asyncio.to_thread(self.drainer.drain, name, before, reason)
+        await self._wait_until_idle(name, max((ticket.limit - DRAIN_MARGIN).total_seconds(), 1.0))
         found = await self._step(ticket, NodeStep.HOLDERS)
         if found.ok and (holders := found.reported.holders):
             return StepResult(Outcome.REFUSED, f"its GPUs are in use: {named(holders)}")
@@ -162,12 +191,8 @@ class FleetExecutor:
     async def baseline(self, ticket: Ticket) -> StepResult:
         """Measure on the former driver. `refused` where a GPU is slow or degraded already."""
         settings = await self._settings(ticket)
-        if isinstance(settings, StepResult):
-            return settings
         self._write(ticket, "settings.json", settings)
         measured = await self._measure(ticket, "before", ticket.record.facts["former_stack"])
-        if isinstance(measured, StepResult):
-            return measured
         verdict = self._judge_baseline(ticket, measured, "before")
         outcome = OUTCOMES[verdict.verdict]
         return _said(verdict, Outcome.REFUSED if outcome is Outcome.FAILED else outcome)
@@ -232,12 +257,8 @@ class FleetExecutor:
 
     async def load(self, ticket: Ticket) -> StepResult:
         """Compare what is loaded, and how many GPUs answer, with the plan and with what was there."""
-        played = await self._step(ticket, NodeStep.LOAD, stack=self._stack(ticket))
-        if not played.ok:
-            return _result(played, otherwise=Outcome.FAILED)
+        await self._done(ticket, NodeStep.LOAD, Outcome.FAILED, stack=self._stack(ticket))
         now = await self._settings(ticket)
-        if isinstance(now, StepResult):
-            return now
         before = self._read(ticket, "settings.json")
         if gone := sorted(before.keys() - now.keys()):
             return StepResult(
@@ -247,12 +268,8 @@ class FleetExecutor:
 
     async def settle(self, ticket: Ticket) -> StepResult:
         """Apply the GPUs' settings, and read them back."""
-        played = await self._step(ticket, NodeStep.SETTLE, stack=self._stack(ticket))
-        if not played.ok:
-            return _result(played, otherwise=Outcome.AGAIN)
+        await self._done(ticket, NodeStep.SETTLE, Outcome.AGAIN, stack=self._stack(ticket))
         now = await self._settings(ticket)
-        if isinstance(now, StepResult):
-            return now
         lost: list[str] = []
         gate.judge_settings(self._read(ticket, "settings.json"), now, lost, [])
         return StepResult(Outcome.AGAIN, " ".join(lost)) if lost else StepResult(Outcome.DONE)
@@ -262,11 +279,7 @@ class FleetExecutor:
         back = ticket.record.course is Course.BACK
         side = "back" if back else "after"
         settings = await self._settings(ticket)
-        if isinstance(settings, StepResult):
-            return settings
         measured = await self._measure(ticket, side, self._stack(ticket))
-        if isinstance(measured, StepResult):
-            return measured
         if back and ticket.record.facts.get(NEW_BASELINE):
             verdict = self._judge_baseline(ticket, measured, side)
         else:
@@ -288,10 +301,7 @@ class FleetExecutor:
         In this order: a node that cannot be returned keeps all of it. What cannot be removed from one that is
         in service takes no node out of it again.
         """
-        try:
-            said, why = await asyncio.to_thread(self._return_to_scheduler, ticket.node.name)
-        except DrainError as error:
-            return StepResult(Outcome.AGAIN, str(error))
+        said, why = await asyncio.to_thread(self._return_to_scheduler, ticket.node.name)
         transition = upcoming(ticket.record)
         if why.passes and transition and ticket.record.attempt < transition.attempts:
             return StepResult(Outcome.AGAIN, f"{said} It is not in service yet: {why.sentence}")
@@ -326,21 +336,16 @@ class FleetExecutor:
     async def keep_out(self, ticket: Ticket) -> StepResult:
         """Write the record's reason into the drain. The node may not answer any more."""
         name = ticket.node.name
-        try:
-            before = await self._before(name)
-            if before.in_service:  # returned already, by a controller that was killed before it could say so
-                _write(self._note(name), asdict(before))
-            await asyncio.to_thread(self.drainer.keep_out, name, before, ticket.record.reason)
-        except DrainError as error:
-            return StepResult(Outcome.AGAIN, str(error))
+        before = await self._before(name)
+        if before.in_service:  # returned already, by a controller that was killed before it could say so
+            _write(self._note(name), asdict(before))
+        await asyncio.to_thread(self.drainer.keep_out, name, before, ticket.record.reason)
         kept = await self.snapshots.kept(ticket)
         return _with(await self._free(ticket), kept)
 
     async def watch(self, ticket: Ticket) -> StepResult:
         """Look for errors of the GPUs since the node returned; `failed` where there are."""
-        played = await self._step(ticket, NodeStep.WATCH)
-        if not played.ok:
-            return _result(played, otherwise=Outcome.AGAIN)
+        played = await self._done(ticket, NodeStep.WATCH, Outcome.AGAIN)
         result = contract.loads(NodeResult, played.reported.health)
         found = gate.errors_in_soak(one for test in result.tests for one in test.findings)
         return StepResult(Outcome.FAILED, " ".join(found)) if found else StepResult(Outcome.DONE)
@@ -391,21 +396,27 @@ class FleetExecutor:
             return replace(played, ok=False, said=said, unreachable=True)
         return played
 
+    async def _done(self, ticket: Ticket, step: NodeStep, otherwise: Outcome, **more: Any) -> Played:
+        """Do the same; where it fails, the step is over, with `otherwise` as its outcome."""
+        played = await self._step(ticket, step, **more)
+        if not played.ok:
+            result = _result(played, otherwise=otherwise)
+            raise _StepOverError(result.outcome, result.reason)
+        return played
+
     def _label(self, ticket: Ticket) -> str:
         back = "back-" if ticket.record.course is Course.BACK else ""
         return f"{back}{ticket.step}-{ticket.record.attempt}"
 
-    async def _settings(self, ticket: Ticket) -> dict[str, dict[str, str]] | StepResult:
-        """Return the GPUs' settings by UUID, or why they cannot be read."""
-        played = await self._step(ticket, NodeStep.SETTINGS)
-        if not played.ok:
-            return _result(played, otherwise=Outcome.AGAIN)
+    async def _settings(self, ticket: Ticket) -> dict[str, dict[str, str]]:
+        """Return the GPUs' settings by UUID."""
+        played = await self._done(ticket, NodeStep.SETTINGS, Outcome.AGAIN)
         try:
             return gpu_settings.parse(played.reported.settings)
         except ValueError as error:
-            return StepResult(Outcome.AGAIN, str(error))
+            raise _StepOverError(Outcome.AGAIN, str(error)) from error
 
-    async def _measure(self, ticket: Ticket, side: str, stack: str) -> list[NodeResult] | StepResult:
+    async def _measure(self, ticket: Ticket, side: str, stack: str) -> list[NodeResult]:
         """Return the results of all rounds of a side, after another one.
 
         What a cut-off one left is discarded.
@@ -417,7 +428,7 @@ class FleetExecutor:
                 file.unlink()
         for run in range(self.rules.runs):
             if why := await self._measure_once(ticket, stack, folder, run):
-                return StepResult(Outcome.AGAIN, f"run {run + 1} of the measurement: {why}")
+                raise _StepOverError(Outcome.AGAIN, f"run {run + 1} of the measurement: {why}")
         return self._results(ticket, side)
 
     async def _measure_once(self, ticket: Ticket, stack: str, folder: Path, run: int) -> str:

@@ -18,6 +18,7 @@ from temper.plan.preview import Transaction
 from temper.plan.tables import Tables, load_tables
 from temper.rollout.machine import leave_out
 from temper.rollout.model import Mode, NodeState, Record, Rollout, RolloutNode
+from temper.rollout.node_step import KernelSaid
 from temper.rollout.planner import limits_of, waves
 from temper.rollout.policy import Policy
 
@@ -85,17 +86,15 @@ class KernelChange:
 
 
 @dataclass(frozen=True)
-class KernelSaid:
-    """What module node_kernel says of the kernel that a node would get."""
+class KernelPreview(KernelSaid):
+    """What the module says of such a kernel before a roll-out, the way to it included."""
 
     running: str = ""
-    release: str = ""
     version: str = ""
     install: tuple[str, ...] = ()
     upgrade: tuple[str, ...] = ()
     download_bytes: int = 0
     warning: str = ""
-    settled: str = ""
     problem: str = ""
 
 
@@ -103,10 +102,10 @@ def kernel_change(document: Mapping[str, Any], preview: Mapping[str, Any], table
     """Return what a node has said about its next kernel, and what planning knows against that one."""
     try:
         said = from_node({"kernel": preview.get("kernel") or {}}, "node_kernel")
-        kernel = checked(KernelSaid, said["kernel"], "node_kernel.kernel")
+        kernel = checked(KernelPreview, said["kernel"], "node_kernel.kernel")
     except ValueError as error:
         return KernelChange(problem=f"it has said in another form which kernel it gets: {error}")
-    assert isinstance(kernel, KernelSaid)
+    assert isinstance(kernel, KernelPreview)
     if kernel.settled:
         return KernelChange(settled=kernel.settled)
     if not kernel.release:

@@ -192,21 +192,17 @@ def _minutes(begin: datetime, end: datetime) -> float:
     return round((end - begin).total_seconds() / 60, 2)
 
 
-def overhead(events: Iterable[Event]) -> Overhead:
+def overhead(events: Sequence[Event]) -> Overhead:
     """Return how long the roll-out took beside its nodes' own time."""
-    open_steps: dict[str, datetime] = {}
+    begun: dict[str, datetime] = {}
     spent: dict[str, float] = defaultdict(float)
-    first: datetime | None = None
-    last: datetime | None = None
-    for event in events:
-        if not event.step:
-            continue
-        first, last = first or event.at, event.at
+    steps = [event for event in events if event.step]
+    for event in steps:
         if event.outcome == "begun":
-            open_steps[event.node] = event.at
-        elif event.node in open_steps:
-            spent[event.node] += (event.at - open_steps.pop(event.node)).total_seconds()
-    elapsed = _minutes(first, last) if first and last else 0.0
+            begun[event.node] = event.at
+        elif event.node in begun:
+            spent[event.node] += (event.at - begun.pop(event.node)).total_seconds()
+    elapsed = _minutes(steps[0].at, steps[-1].at) if steps else 0.0
     total = round(sum(spent.values()) / 60, 2)
     return Overhead(elapsed, total, round(max(spent.values(), default=0) / 60, 2))
 

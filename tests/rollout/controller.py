@@ -46,7 +46,7 @@ class Files:
         new.write_text(json.dumps({**node, **changes, "fence": fence}))
         os.replace(new, self.folder / f"{name}.json")  # noqa: PTH105 - it is the rename that counts
 
-    async def _step(self, ticket: Ticket) -> StepResult:
+    async def perform(self, ticket: Ticket) -> StepResult:
         name, step, fence = ticket.node.name, ticket.step, ticket.fence
         target = "old" if ticket.record.course is Course.BACK else "new"
         tell("begin", name, step, fence)
@@ -70,9 +70,6 @@ class Files:
             self._write(name, fence, drained=False)
         tell("end", name, step, fence)
         return StepResult(Outcome.DONE)
-
-    lease = stage = drain = baseline = install = reboot = load = settle = prove = _step
-    return_to_service = undo = release = keep_out = watch = _step
 
     async def observe(self, nodes: Collection[str]) -> Observation:
         """Nobody else does anything."""

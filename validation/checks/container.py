@@ -7,7 +7,6 @@ the NVIDIA Container Toolkit brings that along. The container has no network and
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -15,14 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from validation.checks.check import DRIVER, Check, CostStep, IdleNode, Need, Scope
-from validation.checks.measured import result
+from validation.checks.launch import without_torch
 from validation.checks.node import Node
 from validation.findings.catalogue import finding
 from validation.model.contract import Finding, Measured, TestResult
 from validation.model.not_run import NotRunError
 from validation.processes.child import Request
 from validation.processes.command import CommandError, run
-from validation.processes.pool import run_children
 
 TIMEOUT_S = 60.0
 PREFIX = "temper-validation-"
@@ -87,10 +85,7 @@ class GpuContainer(Check):
 
     def perform(self, node: Node) -> TestResult:
         """Start one on this node."""
-        parameters = {"gpus": len(node.gpus), "timeout_s": TIMEOUT_S}
-        request = Request("the test of containers", self.function, "none", parameters=parameters)
-        outcomes = run_children([request], node.budget_s)
-        return dataclasses.replace(result(self, outcomes), details=outcomes[0].measured.details)
+        return without_torch(self, node, "the test of containers", gpus=len(node.gpus), timeout_s=TIMEOUT_S)
 
 
 def measure(request: Request, stage: Callable[[str], None]) -> Measured:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 
 from validation.checks.check import BEYOND_QUICK, Check, CostStep, IdleNode, Need, Scope
-from validation.checks.measured import result
+from validation.checks.launch import without_torch
 from validation.checks.node import Node
 from validation.findings.catalogue import finding
 from validation.model.contract import Finding, Measured, TestResult, encode
@@ -14,7 +13,6 @@ from validation.model.not_run import NotRunError
 from validation.probes import drives
 from validation.probes.drives import Drives
 from validation.processes.child import Request
-from validation.processes.pool import run_children
 
 #: What data has to be taken away from: reliability, media, backup of memory, persistent memory.
 FAILING = 0x04 | 0x08 | 0x10 | 0x20
@@ -43,8 +41,7 @@ class DriveHealth(Check):
 
     def perform(self, node: Node) -> TestResult:
         """Ask the drives of this node."""
-        outcomes = run_children([Request("the health of drives", self.function, "none")], node.budget_s)
-        return dataclasses.replace(result(self, outcomes), details=outcomes[0].measured.details)
+        return without_torch(self, node, "the health of drives")
 
 
 def measure(_request: Request, stage: Callable[[str], None]) -> Measured:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from validation.checks.check import DRIVER, Check, CostStep, IdleNode, Need, Scope
-from validation.checks.measured import failures, result
+from validation.checks.measured import result
 from validation.checks.node import Node
 from validation.findings.catalogue import finding
 from validation.model.contract import Finding, Measured, TestResult, encode
@@ -40,7 +40,7 @@ class HeadlessEgl(Check):
         """Draw on this node."""
         request = Request("EGL", self.function, "none", parameters={"gpus": len(node.gpus)})
         outcomes = run_children([request], node.budget_s, patience_s=self.patience_s(node))
-        return result(self, outcomes, findings=failures(outcomes))
+        return result(self, outcomes)
 
 
 def measure(request: Request, stage: Callable[[str], None]) -> Measured:

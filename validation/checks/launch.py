@@ -148,6 +148,13 @@ def on_the_cpu(check: Check, node: Node, parameters: dict[str, Any], *, reuse: b
     return result(check, run_children([request], node.budget_s, patience_s=patience_s, pool=pool))
 
 
+def without_torch(check: Check, node: Node, name: str, **parameters: Any) -> TestResult:
+    """Run a check in one process that needs no torch, and whose details are all that the result has."""
+    request = Request(name, check.function, "none", parameters=parameters)
+    outcomes = run_children([request], node.budget_s)
+    return replace(result(check, outcomes), details=outcomes[0].measured.details)
+
+
 def on_each_gpu(
     check: Check,
     node: Node,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 
 from validation.checks.check import BEYOND_QUICK, Check, CostStep, IdleNode, Need, Scope
-from validation.checks.measured import result
+from validation.checks.launch import without_torch
 from validation.checks.node import Node
 from validation.findings.catalogue import finding
 from validation.model.contract import Finding, Measured, TestResult, encode
@@ -15,7 +14,6 @@ from validation.probes import mtu
 from validation.probes.mtu import Way
 from validation.processes.child import Request
 from validation.processes.command import CommandError
-from validation.processes.pool import run_children
 
 
 class MtuPasses(Check):
@@ -39,8 +37,7 @@ class MtuPasses(Check):
 
     def perform(self, node: Node) -> TestResult:
         """Ask the neighbours of this node."""
-        outcomes = run_children([Request("the MTU of interfaces", self.function, "none")], node.budget_s)
-        return dataclasses.replace(result(self, outcomes), details=outcomes[0].measured.details)
+        return without_torch(self, node, "the MTU of interfaces")
 
 
 def measure(_request: Request, stage: Callable[[str], None]) -> Measured:

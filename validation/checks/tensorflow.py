@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from validation.checks.check import DRIVER, Check, CostStep, IdleNode, Need, Scope
-from validation.checks.measured import CUDA_ENVIRONMENT, failures, result
+from validation.checks.measured import CUDA_ENVIRONMENT, result
 from validation.checks.node import Node
 from validation.findings.catalogue import finding
 from validation.model.contract import ContractError, Finding, Measured, TestResult, decode, encode
@@ -89,7 +89,7 @@ class TensorFlow(Check):
             environment=CUDA_ENVIRONMENT,
         )
         outcomes = run_children([request], node.budget_s, patience_s=self.patience_s(node))
-        return result(self, outcomes, findings=failures(outcomes))
+        return result(self, outcomes)
 
 
 def measure(request: Request, stage: Callable[[str], None]) -> Measured:

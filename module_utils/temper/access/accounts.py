@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import grp
 import shlex
-import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,7 +37,7 @@ from ansible.module_utils.temper.access.administrators import (
 from ansible.module_utils.temper.access.commit_confirm import DEFAULT_ROLLBACK_AFTER_S, ConfirmedSetting
 from ansible.module_utils.temper.access.ssh_access import SECONDS_PER_DAY
 from ansible.module_utils.temper.access.ssh_login import Login, ssh_login
-from ansible.module_utils.temper.files import File, put_back, saved
+from ansible.module_utils.temper.files import File, candidate, put_back, saved
 from ansible.module_utils.temper.process import CommandError, run, succeeds, which
 from ansible.module_utils.temper.settings.base import Difference, RefusedError, State, WayIn
 
@@ -73,11 +72,9 @@ def check_sudoers(text: str) -> None:
     visudo = which("visudo")
     if not visudo:
         raise RefusedError("There is no sudo on this node; nothing was changed: install the package sudo.")
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
+    with candidate(text.encode()) as path:
         try:
-            run([visudo, "-cf", file.name])
+            run([visudo, "-cf", path])
         except CommandError as error:
             raise RefusedError(f"sudo refuses its drop-in; nothing was changed: {error}") from error
 

@@ -6,7 +6,6 @@ import contextlib
 import ipaddress
 import itertools
 import re
-import tempfile
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -56,7 +55,7 @@ from ansible.module_utils.temper.access.other_firewall import (
 from ansible.module_utils.temper.access.ssh_login import Login, ssh_login
 from ansible.module_utils.temper.access.sshd import listening_ports, parse_effective
 from ansible.module_utils.temper.access.tunnels import Filter, Way, tunnels, ways_from
-from ansible.module_utils.temper.files import File, put_back, saved, sync
+from ansible.module_utils.temper.files import File, candidate, put_back, saved, sync
 from ansible.module_utils.temper.process import CommandError, parsed, run, which
 from ansible.module_utils.temper.settings.base import Difference, RefusedError, State, WayIn
 from ansible.module_utils.temper.units import stop_lost
@@ -240,11 +239,9 @@ def live_table() -> str:
 
 def trial_table(text: str) -> str:
     """Return the table as the kernel would have it, by loading the text in an empty network namespace."""
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
+    with candidate(text.encode()) as path:
         script = f'nft -f "$1" && nft --stateless --terse list table {TABLE}'
-        return COUNT.sub(r"\1", run(["unshare", "--net", "sh", "-c", script, "sh", file.name]))
+        return COUNT.sub(r"\1", run(["unshare", "--net", "sh", "-c", script, "sh", path]))
 
 
 def needs_daemon_reload(*, written: bool) -> bool:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import itertools
 import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Union
@@ -27,6 +28,7 @@ FIRST_USER = 1000
 DYNAMIC_USERS = range(61184, 65520)
 #: The states of include/net/tcp_states.h: LISTEN, and CLOSE for a socket of UDP that waits for anybody.
 WAITING = {"tcp": "0A", "udp": "07"}
+ESTABLISHED = "01"
 UNKNOWN = "unknown process"
 #: What a name may have in it for people: with a bracket or a comma it could pass for several.
 STRANGE = re.compile(r"[^\w.:/@+ -]", re.ASCII)
@@ -38,11 +40,14 @@ Address = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]  # noqa: UP007 - a
 
 @dataclass(frozen=True)
 class Socket:
-    """A socket that waits for packets. `uid` is of who has opened it, `inode` its number."""
+    """A socket as the kernel lists it. `uid` is of who has opened it, `inode` its number."""
 
     protocol: str
     address: Address
     port: int
+    peer: Address
+    peer_port: int
+    state: str
     uid: int
     inode: str
 
@@ -99,32 +104,42 @@ def _users(one: Socket, ephemeral: int) -> bool:
 def sockets(protocol: str, proc: Path = PROC) -> Iterator[Socket]:
     """Return the sockets of `tcp` or `udp` that wait for packets. Raises OutputError."""
     for table in (protocol, f"{protocol}6"):
-        try:
-            file = (proc / "net" / table).open(encoding="ascii", errors="replace")
-        except FileNotFoundError:  # IPv6 is switched off
-            continue
-        with file:
-            next(file, None)
-            for line in file:
-                one = parsed(f"/proc/net/{table}", line, lambda text: _socket(protocol, text))
-                if one:
-                    yield one
-                elif protocol == "tcp":
-                    # Those that listen come first (Documentation/networking/proc_net_tcp.rst). Users may have
-                    # any number of connections behind them.
-                    break
+        found = listed(table, proc)
+        if protocol == "tcp":
+            # Those that listen come first (Documentation/networking/proc_net_tcp.rst). Users may have any
+            # number of connections behind them.
+            yield from itertools.takewhile(_waits, found)
+        else:
+            yield from filter(_waits, found)
 
 
-def _socket(protocol: str, line: str) -> Socket | None:
-    """Read a row of /proc/net/tcp or udp; None where the socket waits for nobody."""
-    _, local, _, state, _, _, _, uid, _, inode, *_ = line.split()
-    if state != WAITING[protocol]:
-        return None
-    host, _, port = local.rpartition(":")
+def _waits(one: Socket) -> bool:
+    return one.state == WAITING[one.protocol]
+
+
+def listed(table: str, proc: Path = PROC) -> Iterator[Socket]:
+    """Return the sockets of a table of /proc/net. Raises OutputError."""
+    try:
+        file = (proc / "net" / table).open(encoding="ascii", errors="replace")
+    except FileNotFoundError:  # IPv6 is switched off
+        return
+    with file:
+        next(file, None)
+        for line in file:
+            yield parsed(f"/proc/net/{table}", line, lambda text: _socket(table.rstrip("6"), text))
+
+
+def _socket(protocol: str, line: str) -> Socket:
+    _, local, peer, state, _, _, _, uid, _, inode, *_ = line.split()
+    return Socket(protocol, *_endpoint(local), *_endpoint(peer), state, int(uid), inode)
+
+
+def _endpoint(text: str) -> tuple[Address, int]:
+    host, _, port = text.rpartition(":")
     # Each word of 32 bits is a number in the byte order of the machine.
     words = (int(host[start : start + 8], 16) for start in range(0, len(host), 8))
     packed = b"".join(word.to_bytes(4, sys.byteorder) for word in words)
-    return Socket(protocol, ipaddress.ip_address(packed), int(port, 16), int(uid), inode)
+    return ipaddress.ip_address(packed), int(port, 16)
 
 
 def process_names(inodes: set[str], proc: Path = PROC) -> dict[str, str]:
@@ -144,19 +159,21 @@ def process_names(inodes: set[str], proc: Path = PROC) -> dict[str, str]:
 
 
 def open_files(
-    proc: Path = PROC, *, program: str = "", whole: bool = False
+    proc: Path = PROC, *, programs: Collection[str] = (), whole: bool = False
 ) -> Iterator[tuple[str, str, str]]:
     """Return processes, their descriptors and what is open by them, as far as they are found in time.
 
-    Of a `program` by its name, or of all. Raises CommandError where the `whole` is asked for and takes
-    longer.
+    Of `programs` by their names or paths, or of all. Raises CommandError where the `whole` is asked for and
+    takes longer.
     """
     deadline = time.monotonic() + NAMES_TIMEOUT_S
     names = filter(str.isdecimal, os.listdir(proc))  # noqa: PTH208 - thousands of Paths take much longer
     for process in sorted(names, key=int):
-        # An upgrade puts another file in the place of the one that runs.
-        if program and program != _target(f"{proc}/{process}/exe").removesuffix(" (deleted)").split("/")[-1]:
-            continue
+        if programs:
+            # An upgrade puts another file in the place of the one that runs.
+            path = _target(f"{proc}/{process}/exe").removesuffix(" (deleted)")
+            if path not in programs and os.path.basename(path) not in programs:  # noqa: PTH119 - as above
+                continue
         # Suppressed where it has ended.
         with contextlib.suppress(OSError), os.scandir(proc / process / "fd") as descriptors:
             for descriptor in descriptors:
@@ -178,5 +195,10 @@ def _target(path: str) -> str:
 
 def is_loopback(address: Address) -> bool:
     """Return whether only the node itself reaches an address."""
+    return unmapped(address).is_loopback
+
+
+def unmapped(address: Address) -> Address:
+    """Return an address of IPv4 for one in IPv6's form, and any other as it is."""
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
+    return mapped or address

@@ -164,7 +164,7 @@ class Sshd:
 
     def alone(self, text: str, host_keys: Iterable[str]) -> Effective:
         """Return the effective settings where the drop-in is all there is."""
-        return self._effective("these settings", text, [word for key in host_keys for word in ("-h", key)])
+        return self._effective("these settings", text, [f"-h{key}" for key in host_keys])
 
     def unknown(self, text: str, host_keys: Iterable[str]) -> set[str]:
         """Return the keywords of a drop-in that this sshd does not know, or was built without.
@@ -173,8 +173,7 @@ class Sshd:
         """
         file = self.scratch / "sshd_config"
         file.write_text(text, encoding="utf-8")
-        keys = [word for key in host_keys for word in ("-h", key)]
-        said = complete([self.program, "-T", "-f", str(file), *keys]).stderr
+        said = complete([self.program, "-T", "-f", str(file), *(f"-h{key}" for key in host_keys)]).stderr
         return set(re.findall(r"(?:Bad configuration option:|Unsupported option) (\w+)", said))
 
     def whole(self, text: str | None, asked: str | None = None) -> Effective:
@@ -302,6 +301,11 @@ def active_socket() -> str | None:
     return next((unit for unit in SOCKETS if is_active(unit)), None)
 
 
+def active_service() -> str | None:
+    """Return the unit by which sshd runs, if one does."""
+    return next((unit for unit in SERVICES if is_active(unit)), None)
+
+
 def configured_addresses() -> list[str]:
     """Return the addresses with ports that sshd's configuration in place says."""
     PRIVILEGE_SEPARATION.mkdir(mode=0o755, exist_ok=True)
@@ -334,8 +338,7 @@ def reload_sshd(ports: list[str]) -> None:
     One that systemd has started for a socket starts anew with the same. On SIGHUP any other closes its
     sockets and starts over, so new sockets on all ports are the proof that it has.
     """
-    service = next((unit for unit in SERVICES if is_active(unit)), None)
-    if not service:
+    if not (service := active_service()):
         return
     before = listening_sockets(ports)
     by_systemd = active_socket()
@@ -377,7 +380,7 @@ def running(effective: Effective, proc: Path = Path("/proc")) -> int | None:
         process = int(Path(name).read_text(encoding="ascii"))
         if _is_sshd(process, proc):
             return process
-    if not (service := next((unit for unit in SERVICES if is_active(unit)), None)):
+    if not (service := active_service()):
         return None
     answer = run(["systemctl", "show", "--property=MainPID", "--value", service])
     process = parsed("systemctl show", answer, int)
@@ -398,9 +401,8 @@ def _is_sshd(process: int, proc: Path) -> bool:
 
 def _program(process: int, proc: Path) -> str:
     """Return the path of a process's program. Raises OSError."""
-    path = str((proc / str(process) / "exe").readlink())
     # An upgrade puts another file in the place of the one that runs.
-    return path[: -len(" (deleted)")] if path.endswith(" (deleted)") else path
+    return str((proc / str(process) / "exe").readlink()).removesuffix(" (deleted)")
 
 
 def started_with(effective: Effective, proc: Path = Path("/proc")) -> list[str]:
@@ -492,7 +494,7 @@ def other_servers(proc: Path = Path("/proc")) -> list[str]:
         if one.uid == 0 and not is_loopback(one.address)
     }
     holders: dict[int, set[int]] = {}
-    for process, _, target in open_files(proc, program="sshd", whole=True) if ports else ():
+    for process, _, target in open_files(proc, programs={"sshd"}, whole=True) if ports else ():
         if port := ports.get(target):
             holders.setdefault(int(process), set()).add(port)
     found = []
@@ -553,8 +555,7 @@ def reads_since(effective: Effective) -> float | None:
         path = Path(name)
         if _is_sshd(int(path.read_text(encoding="ascii")), Path("/proc")):
             return path.stat().st_mtime
-    service = next((unit for unit in SERVICES if is_active(unit)), None)
-    if not service:
+    if not (service := active_service()):
         return None
     # A reload is a change of the unit's state, too.
     answer = run(["systemctl", "show", "--property=StateChangeTimestampMonotonic", "--value", service])

@@ -24,13 +24,12 @@ from ansible.module_utils.temper.access.sshd import (
     DROP_IN,
     LISTEN_ANEW_IN_SHELL,
     RELOAD_IN_SHELL,
-    SERVICES,
     SOCKET,
     Effective,
     Sshd,
+    active_service,
     active_socket,
     configured_addresses,
-    is_active,
     keyword_of,
     listen_anew,
     listening_ports,
@@ -250,7 +249,7 @@ def commented_out(lines: Iterable[Line]) -> list[list[str]]:
 def reload_by_hand() -> list[list[str]]:
     """Return the repair that has sshd read its configuration."""
     verb = "restart" if active_socket() else "reload"
-    return [[verb, service] for service in SERVICES if is_active(service)][:1]
+    return [[verb, service]] if (service := active_service()) else []
 
 
 def understood(

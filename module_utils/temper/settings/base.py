@@ -104,6 +104,8 @@ class Setting:
     in_steps = False
     #: Whether it changes what others bring and may take away again.
     of_others = False
+    #: Why a node may have nothing that it could be made on, where it is settled then.
+    why_absent = ""
     #: Whether who uses a GPU, or has it in a container, may be disturbed.
     busy_ok = False
     #: Whether another role removes, later, the packages that stay because others need them.

@@ -7,13 +7,12 @@ import grp
 import os
 import re
 import stat
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.temper.files import File, put_back, replace_file, saved
+from ansible.module_utils.temper.files import File, candidate, put_back, replace_file, saved
 from ansible.module_utils.temper.process import run
 from ansible.module_utils.temper.settings import pam_lines
 from ansible.module_utils.temper.settings.base import (
@@ -96,10 +95,8 @@ class WholeFile(Setting):
     def apply(self) -> None:
         """Write it, if its own program accepts it; or take it away."""
         if self.validate and self.file.content is not None:
-            with tempfile.NamedTemporaryFile(prefix="temper-", mode="wb") as candidate:
-                candidate.write(self.file.data)
-                candidate.flush()
-                run([word.replace("%s", candidate.name) for word in self.validate])
+            with candidate(self.file.data) as path:
+                run([word.replace("%s", path) for word in self.validate])
         self.file.write()
 
     def restore(self, state: State) -> None:
@@ -115,6 +112,32 @@ class WholeFile(Setting):
         return [Difference(self.key, *self.file.before_and_after())]
 
 
+class OrderedFile(WholeFile):
+    """A file of Temper's whose values have `orders`, by their keys: what of the site is stricter stays."""
+
+    def __init__(self, path: str, content: str, orders: Mapping[str, str], **details: Any) -> None:
+        super().__init__(path, content, **details)
+        self.content = content
+        self.orders = orders
+
+    @property
+    def unreadable(self) -> str:
+        """Why the site's own lines are not known; empty where they are."""
+        return ""
+
+    def obstacle(self) -> str | None:
+        """Likewise: what is stricter there, or wins over ours, is not known."""
+        return self.unreadable or None
+
+    def settled(self) -> bool:
+        """Return whether it says what it is to say beside the site's files."""
+        return not self.unreadable and super().settled()
+
+    def warnings(self) -> list[str]:
+        """Return the site's lines that win and are weaker: the operator takes them out."""
+        return word_on_faults(str(self.path), self.fault())
+
+
 def to_der(certificate: str) -> bytes:
     """Return a certificate that is given as PEM in its binary form."""
     import ssl  # takes its time to load, and few nodes have such a file
@@ -126,6 +149,7 @@ class Keyword(Setting):
     """One keyword of a configuration file that belongs to the distribution; the rest stays as it is."""
 
     of_others = True
+    why_absent = "there is no such file"
 
     def __init__(self, path: str, keyword: str, value: str) -> None:
         self.key = f"keyword:{path}:{keyword}"

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ansible.module_utils.temper.settings.base import Fault, word_on_faults
-from ansible.module_utils.temper.settings.files import WholeFile
+from ansible.module_utils.temper.settings.base import Fault
+from ansible.module_utils.temper.settings.files import OrderedFile
 from ansible.module_utils.temper.settings.site_lines import MOST_FILES, UnreadableError, joined, text_of
 
 #: Where kmod looks beside /etc, the strongest first: modprobe.d(5). Of one name, the strongest file counts.
@@ -63,13 +63,8 @@ def files(own: Path) -> list[Path]:
     return [path for _, path in sorted(by_name.items())]
 
 
-class ModprobeFile(WholeFile):
+class ModprobeFile(OrderedFile):
     """A file of Temper's that has modules left out. Of several lines on one module kmod takes the first."""
-
-    def __init__(self, path: str, content: str, **details: Any) -> None:
-        details.pop("orders")
-        super().__init__(path, content, **details)
-        self.content = content
 
     def loading(self) -> list[Install]:
         """Return the lines of the site that come first and load a module that ours leaves out.
@@ -95,14 +90,6 @@ class ModprobeFile(WholeFile):
             return str(error)
         return ""
 
-    def obstacle(self) -> str | None:
-        """Likewise: what wins over ours is not known."""
-        return self.unreadable or None
-
-    def settled(self) -> bool:
-        """Return whether it is ours, and what else there is can be read."""
-        return not self.unreadable and super().settled()
-
     def fault(self) -> Fault | None:
         """Return those lines."""
         clauses = [
@@ -110,7 +97,3 @@ class ModprobeFile(WholeFile):
             for line in ([] if self.unreadable else self.loading())
         ]
         return Fault("; ".join(clauses)) if clauses else None
-
-    def warnings(self) -> list[str]:
-        """Likewise: the operator takes them out."""
-        return word_on_faults(str(self.path), self.fault())

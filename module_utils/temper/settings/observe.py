@@ -24,14 +24,12 @@ from ansible.module_utils.temper.settings.record import Record
 from ansible.module_utils.temper.settings.sudoers import known_here
 from ansible.module_utils.temper.settings.sysfs import SysfsValue
 from ansible.module_utils.temper.settings.system import (
-    MountOptions,
     Sysctl,
     Unit,
     of_temper,
     overruled_by,
     overruling,
 )
-from ansible.module_utils.temper.settings.tmpfs import TmpfsSize
 from ansible.module_utils.temper.units import unit_states
 
 UNREADABLE = FAILURES
@@ -242,19 +240,8 @@ def overruled(setting: Sysctl, file: str) -> dict[str, Any]:
 
 def not_applicable(setting: Setting) -> str:
     """Return why this node has nothing that the setting could be made on; empty where it has."""
-    if isinstance(setting, Sysctl) and setting.read() is None:
-        return "this kernel has no such parameter"
-    if isinstance(setting, SysfsValue) and setting.read() is None:
-        return "there is nothing to choose"
-    if isinstance(setting, Unit) and setting.read() is None and not setting.required:
-        return "the unit is not installed"
-    if isinstance(setting, Keyword) and setting.read() is None:
-        return "there is no such file"
-    if isinstance(setting, TmpfsSize) and setting.read() is None:
-        return "it is no file system in memory"
-    if isinstance(setting, MountOptions) and setting.read() is None and setting.settled():
-        return "it is no file system of its own"
-    return ""
+    nothing = setting.why_absent and setting.read() is None and setting.settled()
+    return setting.why_absent if nothing else ""
 
 
 def shown(setting: Setting) -> list[dict[str, str]]:

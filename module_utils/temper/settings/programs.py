@@ -8,7 +8,6 @@ asked. A program that is not installed yet is not asked, either.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from ansible.module_utils.temper.access import sshd
 from ansible.module_utils.temper.access.firewall import Firewall, live_table
 from ansible.module_utils.temper.access.nftables_rules import TABLE
 from ansible.module_utils.temper.access.sshd_settings import SshdSettings, word_on_unknown
+from ansible.module_utils.temper.files import candidate
 from ansible.module_utils.temper.process import CommandError, complete, printable, run, shown, which
 from ansible.module_utils.temper.settings import audit
 from ansible.module_utils.temper.settings.audit import AuditError
@@ -153,9 +153,7 @@ def ask_nft(plan: Mapping[str, Any], found: ProgramAnswers) -> None:
 
 def refusal(program: str, command: list[str], name: str, text: str) -> str:
     """Return why a program would not take a text, in its own words; empty where it takes it."""
-    with tempfile.NamedTemporaryFile("w", prefix="temper-", encoding="utf-8") as candidate:
-        candidate.write(text)
-        candidate.flush()
-        done = complete([*command, candidate.name])
-    said = " ".join((done.stderr or done.stdout).replace(candidate.name, "").split())
+    with candidate(text.encode()) as path:
+        done = complete([*command, path])
+    said = " ".join((done.stderr or done.stdout).replace(path, "").split())
     return f"{program} of this node refuses {name}: {shown(said)}" if done.returncode else ""

@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from ansible.module_utils.temper.files import File, put_back, saved
 from ansible.module_utils.temper.settings import pam_lines
-from ansible.module_utils.temper.settings.base import Difference, Fault, State, kept_value, word_on_faults
-from ansible.module_utils.temper.settings.files import WholeFile
+from ansible.module_utils.temper.settings.base import Difference, Fault, State, kept_value
+from ansible.module_utils.temper.settings.files import OrderedFile, WholeFile
 from ansible.module_utils.temper.settings.site_lines import (
     CLEARED,
     OFF,
@@ -212,13 +211,8 @@ def as_good(order: str, text: str, wanted: str) -> bool:
     return bool(text.strip()) and not ESCAPE.search(text) and not told
 
 
-class SharedFile(WholeFile):
+class SharedFile(OrderedFile):
     """A file that says no less than the site does; `orders` has the order of each key's values."""
-
-    def __init__(self, path: str, content: str, orders: Mapping[str, str], **details: Any) -> None:
-        super().__init__(path, content, **details)
-        self.content = content
-        self.orders = orders
 
     @cached_property
     def text(self) -> Text:
@@ -243,21 +237,18 @@ class SharedFile(WholeFile):
         """With the values that are as strict as the site's."""
         return File(str(self.path), "".join(f"{line}\n" for line in self.text.lines), self.mode, public=True)
 
-    def settled(self) -> bool:
-        """Return whether it says what it is to say beside the site's files."""
-        return not self.text.unreadable and super().settled()
+    @property
+    def unreadable(self) -> str:
+        """Which file of the site cannot be read."""
+        return self.text.unreadable
 
     def change(self) -> list[Difference]:
         """Return the whole file, where it is known."""
-        return [] if self.text.unreadable else super().change()
+        return [] if self.unreadable else super().change()
 
     def reason(self) -> str:
         """Return which file of the site cannot be read."""
-        return self.text.unreadable
-
-    def obstacle(self) -> str | None:
-        """Likewise: what is stricter there is not known."""
-        return self.text.unreadable or None
+        return self.unreadable
 
     def kept(self) -> list[str]:
         """Return what the site has that is stricter."""
@@ -267,18 +258,9 @@ class SharedFile(WholeFile):
         """Lines of the site that win and are weaker."""
         return Fault("; ".join(self.text.faults)) if self.text.faults else None
 
-    def warnings(self) -> list[str]:
-        """Likewise: the operator takes them out."""
-        return word_on_faults(str(self.path), self.fault())
 
-
-class SiteFile(WholeFile):
+class SiteFile(OrderedFile):
     """A file that has one author: the site's own stays where it is as strict as ours as a whole."""
-
-    def __init__(self, path: str, content: str, orders: Mapping[str, str], **details: Any) -> None:
-        super().__init__(path, content, **details)
-        self.content = content
-        self.whole = orders[WHOLE]
 
     @cached_property
     def stays(self) -> bool:
@@ -286,7 +268,7 @@ class SiteFile(WholeFile):
         state = site_state(self)
         if state is None or "content" not in state or state["uid"] or state["mode"] & 0o022:
             return False
-        return as_good(self.whole, site_text(self), self.content)
+        return as_good(self.orders[WHOLE], site_text(self), self.content)
 
     def settled(self) -> bool:
         """Return whether it is the site's, or ours."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils.temper.files import candidate
 from ansible.module_utils.temper.process import complete, printable, shown, which
 
 # What stands before the lines of a control.
@@ -30,12 +30,10 @@ def is_another_sudo(visudo: str) -> bool:
 
 def refusal(visudo: str, line: str) -> str:
     """Return what visudo says of a rule that it does not know; empty where it takes it."""
-    with tempfile.NamedTemporaryFile("w", prefix="temper-", encoding="utf-8") as candidate:
-        candidate.write(f"{line}\n")
-        candidate.flush()
-        done = complete([visudo, "-cf", candidate.name])
+    with candidate(f"{line}\n".encode()) as path:
+        done = complete([visudo, "-cf", path])
         # What follows shows the line, and where in it.
-        said = (done.stderr or done.stdout).replace(candidate.name, "").strip().split("\n")[0]
+        said = (done.stderr or done.stdout).replace(path, "").strip().split("\n")[0]
     return said if done.returncode and UNKNOWN.search(said) else ""
 
 

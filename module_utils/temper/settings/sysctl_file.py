@@ -7,19 +7,15 @@ from functools import cached_property
 from typing import Any
 
 from ansible.module_utils.temper.files import File
-from ansible.module_utils.temper.settings.files import WholeFile
+from ansible.module_utils.temper.settings.files import OrderedFile
 from ansible.module_utils.temper.settings.system import IN_FORCE, AtBoot, Sysctl, sysctls
 
 
-class SysctlFile(WholeFile):
+class SysctlFile(OrderedFile):
     """A file of Temper's in /etc/sysctl.d; `orders` has those of its parameters, by name or pattern."""
 
-    def __init__(self, path: str, content: str, orders: Mapping[str, str], **details: Any) -> None:
-        self.content = content
-        self.orders = orders
-        self.at_boot = AtBoot()
-        self.originals: Mapping[str, Mapping[str, Any]] = {}
-        super().__init__(path, content, **details)
+    at_boot: AtBoot
+    originals: Mapping[str, Mapping[str, Any]]
 
     def recall(self, originals: Mapping[str, Mapping[str, Any]]) -> None:
         """Take what the record has of the file and of the parameters."""

@@ -78,6 +78,8 @@ class KernelValue(Setting):
 class SysfsValue(KernelValue):
     """The live value of one file below /sys. A file that is not there, or offers no choice, is settled."""
 
+    why_absent = "there is nothing to choose"
+
     def __init__(self, path: str, value: str) -> None:
         self.key = f"sysfs:{path}"
         self.spec = {"path": path, "value": value}

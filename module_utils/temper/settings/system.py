@@ -128,6 +128,7 @@ class AtBoot:
 class Sysctl(KernelValue):
     """The live value of one kernel parameter. One that this kernel lacks, or has locked, is settled."""
 
+    why_absent = "this kernel has no such parameter"
     otherwise = "os_tuning_sysctls"
 
     def __init__(self, name: str, value: str) -> None:
@@ -309,6 +310,7 @@ class MountOptions(Setting):
     """Options of a mount point, in force now. A plain directory is bound to itself for them."""
 
     of_others = True
+    why_absent = "it is no file system of its own"
 
     def __init__(self, path: str, options: Sequence[str], bind: bool = False) -> None:
         self.key = f"mount:{path}"
@@ -405,6 +407,7 @@ class Unit(Setting):
     """
 
     of_others = True
+    why_absent = "the unit is not installed"
 
     def __init__(
         self,

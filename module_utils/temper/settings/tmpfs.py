@@ -36,6 +36,7 @@ class TmpfsSize(Setting):
     """The size of a tmpfs that is mounted. A folder that is none is settled."""
 
     of_others = True
+    why_absent = "it is no file system in memory"
 
     def __init__(self, path: str, size: str) -> None:
         self.key = f"tmpfs:{path}"

@@ -20,36 +20,6 @@ COMPONENTS = ("main", "contrib", "non-free", "non-free-firmware")
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
-def missing_repositories(
-    node: NodeFacts, wanted: NvidiaStack
-) -> tuple[tuple[Repository, ...], list[Refusal], list[str]]:
-    """Return the repositories to add, problems and warnings.
-
-    A component that the node's own sources have is not asked for twice: apt warns of that at every run.
-    """
-    codename = node.os.codename
-    own = {source.suite: source for source in reversed(node.apt_sources)}
-    mirrors = {
-        codename: wanted.distro_mirror_url,
-        f"{codename}-updates": wanted.distro_mirror_url,
-        f"{codename}-security": wanted.distro_security_mirror_url,
-    }
-    found = {
-        suite: repository
-        for suite, uri in mirrors.items()
-        if (repository := missing(suite, uri, own.get(suite), node.apt_sources))
-    }
-    problems, warnings = [], []
-    if codename not in found:
-        problems.append(refusal("repository-debian-suite", suite=codename))
-    elif f"{codename}-security" not in found:
-        warnings.append(
-            f"apt on this node has no source of {codename}-security: the driver gets no security updates of "
-            "Debian; add a source, or set nvidia_stack_distro_security_mirror_url"
-        )
-    return merged(found.values()), problems, warnings
-
-
 def missing(suite: str, uri: str, own: AptSource | None, every: Iterable[AptSource]) -> Repository | None:
     """Return what a suite lacks, from the operator's mirror or from the node's own.
 
@@ -206,8 +176,31 @@ class Debian(Distribution):
     def own_repositories(
         self, node: NodeFacts, wanted: NvidiaStack
     ) -> tuple[tuple[Repository, ...], list[Refusal], list[str]]:
-        """From the operator's mirror, or from the one that the node uses."""
-        return missing_repositories(node, wanted)
+        """From the operator's mirror, or from the one that the node uses.
+
+        A component that the node's own sources have is not asked for twice: apt warns of that at every run.
+        """
+        codename = node.os.codename
+        own = {source.suite: source for source in reversed(node.apt_sources)}
+        mirrors = {
+            codename: wanted.distro_mirror_url,
+            f"{codename}-updates": wanted.distro_mirror_url,
+            f"{codename}-security": wanted.distro_security_mirror_url,
+        }
+        found = {
+            suite: repository
+            for suite, uri in mirrors.items()
+            if (repository := missing(suite, uri, own.get(suite), node.apt_sources))
+        }
+        problems, warnings = [], []
+        if codename not in found:
+            problems.append(refusal("repository-debian-suite", suite=codename))
+        elif f"{codename}-security" not in found:
+            warnings.append(
+                f"apt on this node has no source of {codename}-security: the driver gets no security updates "
+                "of Debian; add a source, or set nvidia_stack_distro_security_mirror_url"
+            )
+        return merged(found.values()), problems, warnings
 
     @classmethod
     def refused_sources(cls, planned: Container[str]) -> dict[str, str]:

@@ -112,7 +112,9 @@ def for_slurm(context: Context) -> list[PlannedSetting]:
     if words := slurm_gres(context):
         typed = wish.slurm_gpus == "devices"
         lines = (
-            ["AutoDetect=off", *gres_lines(context.gpus, context.sockets)] if typed else ["AutoDetect=nvml"]
+            ["AutoDetect=off", *gres_lines(context.gpus, context.node.cpu.sockets)]
+            if typed
+            else ["AutoDetect=nvml"]
         )
         text = render(ROLE, "gres.conf", lines=lines, gres=words)
         why = "Slurm gives jobs the GPUs that the node has"

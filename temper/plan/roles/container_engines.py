@@ -25,7 +25,11 @@ def role_plan(context: Context) -> RolePlan:
     settings: list[PlannedSetting] = [
         package(name, "The operator wants this engine") for name in wish.install
     ]
-    if "docker.io" in wish.install and context.os_id == "debian" and context.codename != "bookworm":
+    if (
+        "docker.io" in wish.install
+        and context.node.os.id == "debian"
+        and context.node.os.codename != "bookworm"
+    ):
         settings.append(package("docker-cli", "Since Debian 13 docker.io only recommends its command"))
     limits = {"memlock": wish.ulimits.memlock, "stack": wish.ulimits.stack, "nofile": wish.ulimits.nofile}
     wanted: EngineParameters = {

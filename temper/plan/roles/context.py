@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from temper.plan.facts import NodeFacts, Socket, Tunables
+from temper.plan.facts import NodeFacts
 from temper.plan.jump_hosts import JumpHost
 from temper.plan.node_plan import NodePlan, WaivedControl
 from temper.plan.os_controls import CONDITIONS, Hardening, hardening
@@ -40,62 +40,44 @@ class Fleet:
 class Context:
     """One node, what it is to become, and what the controller knows.
 
-    `plan` has everything but the roles. `os_id`, `codename`, `kernel` (its release) and `tunables` are the
-    node's own words, `gpus` its GPUs for jobs, `sockets` its processors. `controls` are those of
-    data/os_controls by id, `models` is the content of data/gpu_models.yml. `mok_certificate` is the
-    operator's certificate as PEM, empty without one. `programs` has the text of each program that the node
-    runs by itself, by its path in the folder of its role, and `python` runs them. `name` is the
-    node's in the inventory, `jump` says which others are reached through it, and `given`
+    `plan` has everything but the roles. `controls` are those of data/os_controls by id, `models` is the
+    content of data/gpu_models.yml. `mok_certificate` is the operator's certificate as PEM, empty without one.
+    `programs` has the text of each program that the node runs by itself, by its path in the folder of its
+    role. `name` is the node's in the inventory, `jump` says which others are reached through it, and `given`
     has the names of the variables that the inventory sets. `profiles` are its groups that are profiles, which
-    is one at most. `counters_restricted` says whether only root reads the GPUs' counters, None before the
-    driver is loaded, `system` what it runs, such as debian-13. `does` has what it does that keeps controls in
-    their default form (CONDITIONS of os_controls). `programs_said` is what its own programs say of the plan.
+    is one at most. `programs_said` is what its own programs say of the plan.
     """
 
     plan: NodePlan
     variables: Variables
-    os_id: str
-    codename: str
-    kernel: str
-    tunables: Tunables
-    gpus: tuple[SlurmGpu, ...]
-    sockets: tuple[Socket, ...]
+    node: NodeFacts
     controls: Mapping[str, Any]
     models: Mapping[str, Any]
     fleet: Fleet = field(default_factory=Fleet)
     mok_certificate: str = ""
     programs: Mapping[str, str] = field(default_factory=dict)
-    python: str = PYTHON
     name: str = ""
     jump: JumpHost | None = None
     given: frozenset[str] = frozenset()
     profiles: tuple[str, ...] = ()
-    does: Mapping[str, bool] = field(default_factory=dict)
-    counters_restricted: bool | None = None
-    system: str = ""
     programs_said: Programs = field(default_factory=Programs)
 
-    @classmethod
-    def of(cls, plan: NodePlan, variables: Variables, node: NodeFacts, **known: Any) -> Context:
-        """Return the context of a node; `known` are the other fields."""
-        rows = known["models"]["models"].values()
+    @property
+    def system(self) -> str:
+        """What it runs, such as debian-13. A rebuild is planned as what it is built from."""
+        return self.plan.system or self.node.os.name
+
+    @property
+    def python(self) -> str:
+        """What runs `programs`."""
+        return programs_python(self.node.pythons)
+
+    @cached_property
+    def gpus(self) -> tuple[SlurmGpu, ...]:
+        """Its GPUs for jobs."""
+        rows = self.models["models"].values()
         names = {device_id: row["name"] for row in rows for device_id in row["pci_ids"]}
-        return cls(
-            plan=plan,
-            variables=variables,
-            os_id=node.os.id,
-            codename=node.os.codename,
-            kernel=node.kernel.release,
-            tunables=node.tunables,
-            gpus=slurm_gpus(node, names, plan.undriven_gpus),
-            sockets=node.cpu.sockets,
-            python=programs_python(node.pythons),
-            does={name: getattr(node, name) for name in CONDITIONS.values()},
-            counters_restricted=node.nvidia.counters_restricted,
-            # A rebuild is planned as what it is built from.
-            system=plan.system or node.os.name,
-            **known,
-        )
+        return slurm_gpus(self.node, names, self.plan.undriven_gpus)
 
     @cached_property
     def hardening(self) -> Hardening:
@@ -104,7 +86,7 @@ class Context:
         options = {
             "ssh_hardening_banner": ssh.banner,
             "ssh_hardening_access": [*ssh.allow_users, *ssh.allow_groups],
-            **self.does,
+            **{name: getattr(self.node, name) for name in CONDITIONS.values()},
             "system": self.system,
         }
         return hardening(self.controls, self.variables.os_hardening, options)

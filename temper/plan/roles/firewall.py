@@ -22,9 +22,6 @@ def role_plan(context: Context) -> RolePlan:
         return RolePlan(ROLE, Stage.HARDEN, options=options)
     # What the inventory says itself about how nodes reach each other decides, even if it is an empty list.
     by_name = wish.peer_addresses is None
-    services = dict(wish.services)
-    for service, scrapers in monitoring.scraped(context).items():
-        services[service] = (*services.get(service, ()), *scrapers)
     wanted: FirewallParameters = {
         "disable_other": wish.disable_other,
         "management_networks": wish.management_networks,
@@ -33,7 +30,7 @@ def role_plan(context: Context) -> RolePlan:
         "unknown_peers": context.fleet.unknown if by_name else (),
         "trusted_interfaces": wish.trusted_interfaces,
         "unchecked_tunnels": wish.unchecked_tunnels,
-        "services": services,
+        "services": services(context),
         "rules": wish.rules,
         # Whoever comes from one address on the way to many nodes.
         "ssh_new_per_minute": with_room(wish.ssh_new_per_minute, context.jump, NEW_IN_A_MINUTE),
@@ -46,3 +43,11 @@ def role_plan(context: Context) -> RolePlan:
     rules = parameters(Kind.FIREWALL, why, wanted, way_in=True)
     nftables = package("nftables", "It loads the firewall's rules")
     return RolePlan(ROLE, Stage.HARDEN, (nftables, *rules), options=options)
+
+
+def services(context: Context) -> dict[str, tuple[str, ...]]:
+    """Return what the firewall opens by name, for the scrapers of metrics, too, and the sources of each."""
+    found = dict(context.variables.firewall.services)
+    for service, scrapers in monitoring.scraped(context).items():
+        found[service] = (*found.get(service, ()), *scrapers)
+    return found

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from temper.plan import role_variables  # noqa: F401 - makes module_utils/ importable
 from temper.plan.contradictions import PROFILE
 from temper.plan.node_plan import RolePlan
-from temper.plan.roles import monitoring, ssh_hardening
+from temper.plan.roles import firewall as firewall_role
+from temper.plan.roles import ssh_hardening
 from temper.plan.roles.context import Context
 from temper.plan.variables import SshHardening
 from temper.plan.wanted import Kind
@@ -61,7 +62,7 @@ def reboot(context: Context) -> Iterator[str]:
     if not context.plan.reboot:
         tools = context.variables.profiling_tools
         # As the role says it once more at its end.
-        waits = tools.install and context.counters_restricted == tools.gpu_counters
+        waits = tools.install and context.node.nvidia.counters_restricted == tools.gpu_counters
         changes = "; who may read the GPUs' counters changes at the next" if waits else ""
         yield f"reboot: none is due{changes}"
         return
@@ -156,10 +157,8 @@ def firewall(context: Context) -> Iterator[str]:
     wish = context.variables.firewall
     if wish.state == "absent":
         return
-    services = {name: sources for name, sources in wish.services.items() if sources}
-    for name, sources in monitoring.scraped(context).items():
-        services[name] = (*services.get(name, ()), *sources)
-    opened = [f"{name} from {listed(sources)}" for name, sources in services.items()]
+    services = firewall_role.services(context)
+    opened = [f"{name} from {listed(sources)}" for name, sources in services.items() if sources]
     opened += [
         f"{rule.name} ({' '.join((rule.protocol, *rule.ports))}) from {listed(rule.sources)}"
         for rule in wish.rules

@@ -136,6 +136,6 @@ def driver(context: Context, driver: Driver) -> PlannedSetting:
         package_manager=plan.package_manager,
         mok_certificate=context.mok_certificate if plan.mok else "",
         runtime=plan.runtime,
-        kernel=context.kernel if plan.image else None,
+        kernel=context.node.kernel.release if plan.image else None,
     )
     return PlannedSetting(Kind.DRIVER, "nvidia", "What is loaded must be what is installed", wanted=wanted)

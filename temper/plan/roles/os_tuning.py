@@ -107,8 +107,8 @@ def values_of_the_kernel(context: Context) -> list[PlannedSetting]:
     The unit is for drives, too: of those with several paths, udev is not told of the paths.
     """
     wish = context.variables.os_tuning
-    values = kernel_values(wish, context.tunables)
-    shm = wish.shm if context.tunables.shm else ""
+    values = kernel_values(wish, context.node.tunables)
+    shm = wish.shm if context.node.tunables.shm else ""
     rules = [one for one in values if one.attribute]
     why = "The next boot forgets it"
     settings: list[PlannedSetting] = []
@@ -137,7 +137,7 @@ def interrupts(context: Context) -> list[PlannedSetting]:
     if wish == RUNNING:
         why = "The operator wants interrupts spread over the CPUs"
         return [package("irqbalance", why), unit(IRQBALANCE, why)]
-    if not context.tunables.irqbalance:
+    if not context.node.tunables.irqbalance:
         return []
     why = "The operator places interrupts"
     return [PlannedSetting(Kind.UNIT, IRQBALANCE, why, wanted=UnitWanted(on=False))]
@@ -145,7 +145,7 @@ def interrupts(context: Context) -> list[PlannedSetting]:
 
 def rdma(context: Context) -> list[PlannedSetting]:
     """Return the distribution's RDMA programs where no vendor's are, and NVIDIA's module for both."""
-    wish, node = context.variables.os_tuning, context.tunables
+    wish, node = context.variables.os_tuning, context.node.tunables
     if not node.rdma:
         return []
     names = RDMA_PACKAGES.get(context.plan.package_manager or "", ()) if wish.rdma and not node.ofed else ()

@@ -61,5 +61,7 @@ def packages(context: Context) -> tuple[str, ...]:
     if context.plan.source == "nvidia":
         # Without a stack, nobody says which.
         nsight = (f"cuda-nsight-systems-{release}", f"cuda-nsight-compute-{release}") if release else ()
-    perf = {"debian": "linux-perf", "ubuntu": f"linux-tools-{context.kernel}"}.get(context.os_id, "perf")
+    perf = {"debian": "linux-perf", "ubuntu": f"linux-tools-{context.node.kernel.release}"}.get(
+        context.node.os.id, "perf"
+    )
     return (*nsight, perf, "atop", "sysstat")

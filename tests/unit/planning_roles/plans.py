@@ -52,7 +52,7 @@ def whole_plan(
     variables, read = typed_variables(checked["values"]), NodeFacts.from_dict(facts)
     bare = node_plan(read, load_tables(ROOT / "data"), variables, Target(address="192.0.2.7"))
     return complete(
-        Context.of(
+        Context(
             replace(bare, mok=mok),
             variables,
             read,

@@ -11,7 +11,7 @@ import pytest
 
 from temper.cli import rollout as command
 from temper.cli.main import INTERRUPTED, main
-from temper.rollout.engine import Engine
+from temper.rollout.engine import Engine, Ticket
 from temper.rollout.model import Mode, NodeState, Outcome, Step, StepResult
 from temper.rollout.policy import Share
 from temper.rollout.store import LEASE_TTL, Owner, RolloutStore, StoreError
@@ -98,13 +98,12 @@ def test_a_controller_that_is_at_work_ends_the_nodes_itself(
 ) -> None:
     controller.begin(2)
     monkeypatch.setattr(RolloutStore, "at_work", lambda store, now: store.holder())
-    drain = controller.script.drain
 
-    async def hold(ticket: object) -> StepResult:
+    async def hold(ticket: Ticket) -> StepResult:
         controller.type("hold", "--reason", "the network")
-        return await drain(ticket)  # type: ignore[arg-type]
+        return await controller.script.answer(ticket)
 
-    monkeypatch.setattr(controller.script, "drain", hold, raising=False)
+    controller.script.instead[Step.DRAIN] = hold
     controller.type("resume", "-i", "x")
     assert f"The controller of {ME} ends gpu0." in capsys.readouterr().out
     assert controller.states() == [NodeState.RETURNED, NodeState.PENDING]

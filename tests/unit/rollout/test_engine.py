@@ -1,7 +1,7 @@
 """The engine: what it does with results, faults, people, other controllers, and its own end at any moment."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
@@ -17,7 +17,7 @@ from temper.rollout.policy import Share
 from temper.rollout.store import LEASE_TTL, HeldError, LostLeaseError
 from temper.rollout.windows import Window
 from tests.unit.rollout import fleets
-from tests.unit.rollout.fleets import ME, NOW, OTHER, QUICK, Script
+from tests.unit.rollout.fleets import ME, NOW, OTHER, QUICK
 
 FAILED = StepResult(Outcome.FAILED, "it went wrong")
 TOLERANT = replace(QUICK, failure_budget=Share(5))
@@ -153,7 +153,7 @@ def test_a_step_without_an_end_is_ended(controller: Controller, monkeypatch: pyt
             raise
         raise AssertionError
 
-    monkeypatch.setattr(controller.script, "drain", hang, raising=False)
+    controller.script.instead[Step.DRAIN] = hang
     monkeypatch.setattr(module, "limit_of", lambda *_: timedelta(milliseconds=50))
     controller.run()
     assert cancelled == ["gpu0"]
@@ -196,9 +196,7 @@ def test_a_second_controller_does_nothing(controller: Controller) -> None:
     assert controller.script.calls == []
 
 
-def test_a_controller_whose_lease_was_taken_over_stops_at_once(
-    controller: Controller, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_controller_whose_lease_was_taken_over_stops_at_once(controller: Controller) -> None:
     controller.begin(2)
 
     async def suspended(ticket: Ticket) -> StepResult:
@@ -206,7 +204,7 @@ def test_a_controller_whose_lease_was_taken_over_stops_at_once(
         controller.store.acquire(OTHER, controller.clock.time)
         return StepResult(Outcome.DONE)
 
-    monkeypatch.setattr(controller.script, "install", suspended, raising=False)
+    controller.script.instead[Step.INSTALL] = suspended
     with pytest.raises(LostLeaseError):
         controller.run()
     assert controller.records["gpu0"].state is NodeState.BASELINE
@@ -215,21 +213,21 @@ def test_a_controller_whose_lease_was_taken_over_stops_at_once(
     assert holder.owner == OTHER
 
 
-def by_hand(controller: Controller, act: Callable[[], object]) -> Callable[[Ticket], object]:
+def by_hand(controller: Controller, act: Callable[[], object]) -> Callable[[Ticket], Awaitable[StepResult]]:
     """A step of the first node in which somebody does something."""
 
     async def perform(ticket: Ticket) -> StepResult:
         if ticket.node.name == "gpu0":
             act()
-        return await Script._answer(controller.script, ticket)
+        return await controller.script.answer(ticket)
 
     return perform
 
 
-def test_somebody_holds_it_and_goes_on_later(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_somebody_holds_it_and_goes_on_later(controller: Controller) -> None:
     controller.begin(3)
     hold = by_hand(controller, lambda: controller.store.hold(1, "alice", "the network", NOW))
-    monkeypatch.setattr(controller.script, "drain", hold, raising=False)
+    controller.script.instead[Step.DRAIN] = hold
     ending = controller.run()
     assert (ending.mode, ending.exit_status) == (Mode.HELD, 1)
     assert "alice" in ending.sentence
@@ -239,12 +237,10 @@ def test_somebody_holds_it_and_goes_on_later(controller: Controller, monkeypatch
     assert controller.states() == [NodeState.RETURNED] * 3
 
 
-def test_somebody_stops_it_before_anything_is_changed(
-    controller: Controller, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_somebody_stops_it_before_anything_is_changed(controller: Controller) -> None:
     controller.begin(1)
     stop = by_hand(controller, lambda: controller.store.stop(1, "alice", "the network", NOW))
-    monkeypatch.setattr(controller.script, "drain", stop, raising=False)
+    controller.script.instead[Step.DRAIN] = stop
     assert controller.run().mode is Mode.STOPPED
     assert controller.states() == [NodeState.PENDING]
     assert controller.script.steps("gpu0")[-1] is Step.RELEASE

@@ -126,9 +126,7 @@ class World:
 
     def step(self, step: Step, **given: Any) -> StepResult:
         """Carry out a step of a ticket."""
-        method = {Step.RETURN: "return_to_service", Step.KEEP_OUT: "keep_out"}.get(step, str(step))
-        result: StepResult = asyncio.run(getattr(self.executor, method)(ticket(step, **given)))
-        return result
+        return asyncio.run(self.executor.perform(ticket(step, **given)))
 
 
 def usual(folder: Path, **more: Played) -> World:
@@ -263,7 +261,7 @@ def returning(world: World, standing: Standing, attempt: int = 1) -> StepResult:
     world.scheduler.standing = standing
     row = begun(Record(NodeState.PROVEN, NOW, facts={"former_stack": OLD}), FORWARD[-1], NOW)
     asked = replace(ticket(Step.RETURN), record=replace(row, attempt=attempt))
-    result = asyncio.run(world.executor.return_to_service(asked))
+    result = asyncio.run(world.executor.perform(asked))
     world.scheduler.record = after(asked.record, result, NOW)
     return result
 
@@ -505,8 +503,8 @@ def test_while_the_scheduler_is_away_no_node_is_taken_and_none_is_lost(
         monkeypatch.setattr(world.scheduler, method, away)
     result = world.step(Step.DRAIN)
     assert (result.outcome, result.reason) == (Outcome.REFUSED, "slurmctld does not answer")
-    for step in (world.executor.return_to_service, world.executor.release, world.executor.keep_out):
-        assert asyncio.run(step(ticket(Step.RETURN))).outcome is Outcome.AGAIN
+    for step in (Step.RETURN, Step.RELEASE, Step.KEEP_OUT):
+        assert world.step(step).outcome is Outcome.AGAIN
 
 
 def test_a_scheduler_that_is_away_is_a_problem_and_no_observation(

@@ -120,7 +120,7 @@ def test_a_kernel_that_cannot_be_left_is_tried_again(world: World) -> None:
 def test_a_kernel_that_was_kept_is_left_by_a_person(world: World) -> None:
     after_its_soak = ticket(Step.UNDO, course=Course.BACK, kernel=RELEASE)
     record = replace(after_its_soak.record, watched=False)
-    result = asyncio.run(world.executor.undo(replace(after_its_soak, record=record)))
+    result = asyncio.run(world.executor.perform(replace(after_its_soak, record=record)))
     assert result.outcome is Outcome.FAILED
     assert "boot the former one" in result.reason
     assert world.ansible.steps == []

@@ -1,6 +1,5 @@
 """Snapshots before a change: what is taken when, what is refused, and what stays. Ansible stands in."""
 
-import asyncio
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -80,14 +79,12 @@ def test_one_that_was_cut_off_is_asked_for_again(world: World) -> None:
     assert [state for state, *_ in asked(world)] == ["present", "present"]
 
 
-@pytest.mark.parametrize(
-    ("step", "course"), [("return_to_service", Course.BACK), ("release", Course.RELEASE)]
-)
+@pytest.mark.parametrize(("step", "course"), [(Step.RETURN, Course.BACK), (Step.RELEASE, Course.RELEASE)])
 def test_it_is_removed_where_the_node_ends_well(
-    step: str, course: Course, world: World, tmp_path: Path
+    step: Step, course: Course, world: World, tmp_path: Path
 ) -> None:
     world.step(Step.INSTALL, policy=BTRFS)
-    result = asyncio.run(getattr(world.executor, step)(ticket(Step.RETURN, course=course, policy=BTRFS)))
+    result = world.step(step, course=course, policy=BTRFS)
     assert (result.outcome, result.facts) == (Outcome.DONE, {"snapshot": ""})
     assert asked(world)[-1] == ("absent", NAME, None)
     # With the lease, which is given back last.
