@@ -1,10 +1,13 @@
 """A root directory with an apt and a dpkg of its own, and repositories of empty packages to install there."""
 
+import contextlib
 import functools
 import hashlib
 import os
 import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -123,3 +126,23 @@ class Machine:
 
     def snapshot(self) -> dict[str, bytes]:
         return {str(path): path.read_bytes() for path in self.root.rglob("*") if path.is_file()}
+
+
+HOLD = """
+import fcntl, sys
+lock = open(sys.argv[1], "w")
+fcntl.lockf(lock, fcntl.LOCK_EX)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def holding(lock: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Have another process hold a lock, until it is ended."""
+    command = [sys.executable, "-c", HOLD, str(lock)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"\n"
+        yield other
+        other.kill()

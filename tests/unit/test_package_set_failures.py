@@ -1,12 +1,10 @@
 """What fails is undone or completed, said with its cause, and leaves apt working."""
 
-import contextlib
 import os
 import shutil
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import pytest
 from ansible.module_utils.temper.packaging import apt, dkms, packages
 from ansible.module_utils.temper.packaging.apt import Apt
 
-from tests.unit.apt_machine import Archive, Machine
+from tests.unit.apt_machine import Archive, Machine, holding
 from tests.unit.each import each
 from tests.unit.needs import root_and
 
@@ -134,26 +132,8 @@ def test_a_full_disk_is_called_so(settle: Run, machine: Machine) -> None:
     assert "the disk is full (see `df -h / /var /boot` on the node)" in settle({"nvidia-full": "1"})["msg"]
 
 
-HOLD = """
-import fcntl, sys
-lock = open(sys.argv[1], "w")
-fcntl.lockf(lock, fcntl.LOCK_EX)
-print(flush=True)
-sys.stdin.read()
-"""
 # apt itself waits for dpkg's lock alone.
 LISTS, ARCHIVES = "var/lib/apt/lists/lock", "var/cache/apt/archives/lock"
-
-
-@contextlib.contextmanager
-def holding(lock: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Have another process hold a lock, until it is ended."""
-    command = [sys.executable, "-c", HOLD, str(lock)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"\n"
-        yield other
-        other.kill()
 
 
 def test_who_holds_dpkgs_lock_is_said(settle: Run, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

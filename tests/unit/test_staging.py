@@ -1,7 +1,5 @@
 """Both stacks' packages are on the node before one is changed: the way there, and the way back."""
 
-import fcntl
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +10,7 @@ import pytest
 from ansible.module_utils.temper.packaging import repositories, staging
 from ansible.module_utils.temper.packaging.apt import Apt
 
-from tests.unit.apt_machine import Archive, Machine
+from tests.unit.apt_machine import Archive, Machine, holding
 from tests.unit.needs import root_and
 from tests.unit.openpgp_keys import KeyRing
 
@@ -129,12 +127,11 @@ def test_another_apt_that_keeps_the_lock_is_said_soon(
     stage: Run, node: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "LOCK_TIMEOUT_S", 1)
-    with (node.root / "var/lib/dpkg/lock-frontend").open("w") as lock:
-        fcntl.lockf(lock, fcntl.LOCK_EX)
+    with holding(node.root / "var/lib/dpkg/lock-frontend") as other:
         result = stage()
     assert result["failed"]
     assert "lock-frontend" in result["msg"]
-    assert f"It is held by process {os.getpid()} (" in result["msg"]
+    assert f"It is held by process {other.pid} (" in result["msg"]
     assert stage()["problems"] == []
 
 
