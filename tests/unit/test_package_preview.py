@@ -310,11 +310,33 @@ def test_a_full_disk_is_a_problem(preview: Run, monkeypatch: pytest.MonkeyPatch)
     assert "has 1 MiB free, and the transaction needs 3 MiB there" in problem
 
 
-def test_a_node_without_any_lists_gets_private_ones(preview: Run, node: Machine) -> None:
+@pytest.fixture
+def without_lists(node: Machine) -> None:
     for path in (node.root / "var/lib/apt/lists").iterdir():
         if path.is_file():
             path.unlink()
+
+
+@pytest.mark.usefixtures("without_lists")
+def test_a_node_without_any_lists_gets_private_ones(preview: Run) -> None:
     assert preview(DRIVER, present={"linux-headers-amd64": ""})["problems"] == []
+
+
+@pytest.mark.usefixtures("without_lists")
+def test_a_dead_repository_of_somebody_else_is_named_only_where_something_is_not_offered(
+    preview: Run, node: Machine, repository: dict[str, Any]
+) -> None:
+    sources = node.root / "etc/apt/sources.list"
+    sources.write_text(f"{sources.read_text()}deb [trusted=yes] copy:/nowhere ./\n")
+    assert preview(DRIVER, present={"linux-headers-amd64": ""})["problems"] == []
+    result = preview(DRIVER, present={"vendors": ""})
+    unread, lacking = result["problems"]
+    assert "/nowhere" in unread
+    assert "vendors" in lacking
+    # Nobody knows what that one has.
+    assert (result["unresolved"], result["not_offered"]) == (False, [])
+    repository["uri"] = "file:/nowhere-ours"
+    assert any(one.startswith("Repository nvidia cannot be used: ") for one in preview(DRIVER)["problems"])
 
 
 def test_old_lists_of_the_node_are_read_anew_in_private(preview: Run, node: Machine) -> None:

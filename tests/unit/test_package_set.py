@@ -106,6 +106,20 @@ def test_what_somebody_else_holds_is_not_moved(settle: Run, machine: Machine) ->
     assert machine.versions() == {"libcuda1": "550-1"}
 
 
+def test_what_is_only_suggested_stays_away_whatever_the_site_wants_of_apt(
+    settle: Run, machine: Machine, tmp_path: Path
+) -> None:
+    own = Archive(tmp_path / "own")
+    own.add("daemon", "1", Suggests="editor", Recommends="viewer")
+    for name in ("editor", "viewer"):
+        own.add(name, "1")
+    machine.use(own)
+    wants = 'APT::Install-Suggests "true";\nAPT::Install-Recommends "true";\n'
+    (machine.root / "etc/apt/apt.conf.d/99site").write_text(wants)
+    settle({}, ["daemon"])
+    assert machine.versions() == {"daemon": "1"}
+
+
 @pytest.mark.parametrize("refresh", [True, False])
 def test_the_lists_are_read_again_only_when_a_repository_changed(
     settle: Run, machine: Machine, tmp_path: Path, refresh: bool

@@ -115,8 +115,8 @@ def look(
         raise RefusedError(trouble)
     running = platform.release()
     with apt_preview.private_root(repositories, pins) as (root, unreadable):
-        # The node's own lists may be months old, and what is newest is in them.
-        problems = root.update(repositories) if root else unreadable
+        # The node's own lists may be months old, and what is newest may be where nobody could read.
+        problems = [*root.read_all(repositories), *root.unread] if root else unreadable
         if root is None or problems:
             raise PackageError(" ".join(problems))
         known = root.apt.query()

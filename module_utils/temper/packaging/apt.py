@@ -55,6 +55,7 @@ UPDATE_OPTIONS = ("APT::Update::Error-Mode=any", "Acquire::Retries=0")
 INSTALL = [
     "install",
     "--no-install-recommends",
+    "--no-install-suggests",
     "--allow-downgrades",
     # Else the held siblings of a listed package stay where they are, and it cannot move.
     "--allow-change-held-packages",
@@ -202,7 +203,7 @@ class Apt:
         try:
             self.run(command, "Reading the package lists (apt-get update)")
         except PackageError as error:
-            if repositories.only_others_fail(error.output):
+            if repositories.only_others_fail(error.output, repositories.own_addresses()):
                 raise OthersUnreadableError(str(error), "\n".join(error.output)) from error
             raise
 

@@ -112,6 +112,8 @@ class Root:
         self.lists = directory / "lists"
         self.configuration = directory / "apt.conf"
         self.apt = Apt(("-c", str(self.configuration)))
+        #: Sentences on repositories of others that could not be read.
+        self.unread: list[str] = []
 
     def fill(self, repositories: Sequence[Repository], pins: Sequence[Mapping[str, str]]) -> None:
         """Write the configuration. Raises RepositoryError where a key is not to be had, or another one."""
@@ -187,12 +189,25 @@ class Root:
     def refresh(self, repositories: Sequence[Repository]) -> list[str]:
         """Read the lists of the new repositories, and those that the node lacks; says what cannot be read."""
         if not any(path.is_file() for path in self.lists.iterdir()):
-            return self.update(repositories)
+            return self.read_all(repositories)
         only_ours = [f"Dir::Etc::sourceparts={self.ours}", "Dir::Etc::sourcelist=/dev/null"]
-        return self.update(repositories, *only_ours, "APT::Get::List-Cleanup=false") if repositories else []
+        said = self.update(*only_ours, "APT::Get::List-Cleanup=false") if repositories else ""
+        return repos.unreadable(said, repositories) if said else []
 
-    def update(self, repositories: Sequence[Repository], *options: str) -> list[str]:
-        """Run apt-get update; every repository that cannot be read is a sentence."""
+    def read_all(self, repositories: Sequence[Repository]) -> list[str]:
+        """Read all lists; says what cannot be read.
+
+        Where that is of others alone, it is noted: they need not have what is wanted.
+        """
+        said = self.update()
+        problems = repos.unreadable(said, repositories) if said else []
+        own = {repos.normal_uri(repository["uri"]) for repository in repositories}
+        if repos.only_others_fail(said.splitlines(), own):
+            self.unread, problems = problems, []
+        return problems
+
+    def update(self, *options: str) -> str:
+        """Run apt-get update; return what it prints where a repository cannot be read."""
         words = [word for option in (*options, *UPDATE_OPTIONS) for word in ("-o", option)]
         command = [*APT_GET, *words, "update"]
         completed = self.apt.attempt(command)
@@ -200,9 +215,7 @@ class Root:
             if UNVERIFIED.search(completed.stdout + completed.stderr):
                 renew(self.ours, self.keyrings)
             completed = self.apt.attempt(command)
-        if not completed.returncode:
-            return []
-        return repos.unreadable(completed.stdout + completed.stderr, repositories)
+        return completed.stdout + completed.stderr if completed.returncode else ""
 
     def site_pins(self) -> list[SiteRule]:
         """Return the entries of the node's preferences that are not ours."""
@@ -262,12 +275,15 @@ def resolve(root: Root, wish: Wish, known: Packages) -> Preview:
     try:
         transaction = root.apt.simulate(lacking) if lacking else Transaction()
     except PackageError:
-        root.update([])
+        if said := root.update():
+            root.unread = repos.unreadable(said, [])
         try:
             transaction = root.apt.simulate(lacking)
         except PackageError as error:
             rules = barring(root.site_pins(), lambda pins: root.works(lacking, pins))
-            return unresolved(rules, not_offered(root.apt, lacking), [str(error)])
+            found = unresolved(rules, not_offered(root.apt, lacking), [str(error)])
+            # What is not offered may be where nobody could read.
+            return refused(*root.unread, *found.problems) if root.unread and not rules else found
     return conclude(root.apt, wish, transaction, known, root.node["archives"])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -188,9 +188,8 @@ def own_addresses() -> set[str]:
     return {uri for path in sources for uri in addresses(path.read_text(encoding="utf-8"))}
 
 
-def only_others_fail(complaints: Sequence[str]) -> bool:
+def only_others_fail(complaints: Sequence[str], ours: Collection[str]) -> bool:
     """Return whether all complaints of an update of apt's lists are about repositories that are not ours."""
-    ours = own_addresses()
     told = [line for line in complaints if line.startswith(("E: ", "W: ")) and SUMMARY not in line]
     # An error without an address is one of apt itself: a lock, a full disk.
     return bool(told) and all(

@@ -60,8 +60,7 @@ def install(folder: Path, pip_args: str = "", requirements: str = "") -> Install
         "gpu_validation_python": str(python),
         "gpu_validation_pip_args": pip_args,
         "preflight_plan": {
-            "package_manager": "dnf",
-            "payload": {"packages": [], "interpreter": sys.executable, "requirements": requirements},
+            "payload": {"packages": [], "interpreter": sys.executable, "requirements": requirements}
         },
         "__gpu_validation_checkout": str(ROOT),
         "__gpu_validation_environment": str(environment),
@@ -74,6 +73,7 @@ def install(folder: Path, pip_args: str = "", requirements: str = "") -> Install
         "ANSIBLE_CONFIG": str(folder / "ansible.cfg"),
         "ANSIBLE_ACTION_PLUGINS": str(ROOT / "plugins/action"),
         "ANSIBLE_FILTER_PLUGINS": str(ROOT / "plugins/filter"),
+        "ANSIBLE_LIBRARY": str(ROOT / "library"),
     }
     words = ["-i", "localhost,", "-c", "local", "-vvv", "-e", json.dumps(variables), str(play)]
     done = ansible("playbook", *words, environment=settings)
