@@ -30,9 +30,9 @@ for name, examples in (("fast", 50), ("thorough", 1000)):
     )
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
-# A shell that starts tests in the background has them ignore SIGINT, as would all that they start.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell that starts tests in the background has them ignore SIGINT, nohup SIGHUP; so would what they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.hookimpl(wrapper=True)
