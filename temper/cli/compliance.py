@@ -62,7 +62,7 @@ def history_of(given: argparse.Namespace) -> History:
 def head(given: argparse.Namespace) -> int:
     """Print the last report that the history knows."""
     last = history_of(given).head()
-    json_document.show(given, {"head": asdict(last) if last else None}, str(last))
+    json_document.show(given, {"head": asdict(last)}, str(last))
     return 0
 
 
@@ -84,7 +84,7 @@ def verify_all(given: argparse.Namespace) -> int:
     shown = {
         "reports": len(recorded),
         "signatures_checked": bool(signers),
-        "head": asdict(last) if last else None,
+        "head": asdict(last),
         "problems": problems,
     }
     json_document.show(given, shown, "\n".join(map(printable, problems)) or good)

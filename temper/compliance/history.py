@@ -173,11 +173,10 @@ class History:
                 connection.execute(f"SELECT name, manifest_sha256 FROM report ORDER BY {order}")  # noqa: S608 - our names
             )
 
-    def head(self) -> Head | None:
-        """Return the last report; None where there is none."""
+    def head(self) -> Head:
+        """Return the last report; one without a name where there is none."""
         recorded = self.reports()
-        last = next(reversed(recorded.items()), None)
-        return Head(max(self.number(), len(recorded)), *last) if last else None
+        return Head(max(self.number(), len(recorded)), *next(reversed(recorded.items()), ("", "")))
 
     def number(self) -> int:
         """Return how many reports there ever were, also those whose rows are gone; 0 where nobody counted."""

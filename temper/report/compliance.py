@@ -205,7 +205,7 @@ def check(
         tool=f"Temper {version()}",
         inventory_sha256=evidence.digest_of_tree(list(settings.inventory)),
     )
-    head = history.head() or evidence.Head(0, "", "")
+    head = history.head()
     manifest = evidence.Manifest(
         made.made_at,
         made.tool,

@@ -77,6 +77,15 @@ def test_reports_that_were_removed_with_their_rows_are_noticed(
     assert problems(reports)
 
 
+def test_a_report_after_all_were_removed_with_their_rows_has_the_next_number(
+    reports: Path, settings: Settings
+) -> None:
+    remove(reports, 1, 2, 3)
+    _, folder = check([checked()], settings, NOW + timedelta(hours=9))
+    assert loads(Manifest, (folder / MANIFEST).read_bytes()).number == 4
+    assert problems(reports)
+
+
 @pytest.mark.parametrize("numbers", [(3,), (2, 3), (1,), (2,), (1, 2, 3)])
 def test_reports_that_were_removed_with_every_trace_miss_a_head_that_was_kept(
     reports: Path, numbers: tuple[int, ...]
