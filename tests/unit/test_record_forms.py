@@ -47,7 +47,8 @@ ORIGINALS: dict[str, list[Document]] = {
         {"spec": ACCESS, "state": None},
     ],
     "sysctl:vm.swappiness": [
-        {"spec": {"name": "vm.swappiness", "value": "10"}, "state": state} for state in ("60", None)
+        {"spec": {"name": "vm.swappiness", "value": "10"}, "state": "60", "given": True},
+        {"spec": {"name": "vm.swappiness", "value": "10"}, "state": None},
     ],
     "sysfs:a/b": [{"spec": {"path": "a/b", "value": "1"}, "state": state} for state in ("0", None)],
     "mount:/tmp": [

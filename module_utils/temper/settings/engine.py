@@ -9,8 +9,8 @@ nobody asks for any more returns to it.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from ansible.module_utils.temper.settings.kinds import BROUGHT, EARLY, RECORDED,
 from ansible.module_utils.temper.settings.record import Record, check_records, others
 from ansible.module_utils.temper.settings.strictness import EXACTLY
 from ansible.module_utils.temper.settings.sudoers import known_here
-from ansible.module_utils.temper.settings.sysfs import KernelValue, SysfsValue
+from ansible.module_utils.temper.settings.sysfs import GIVEN, KernelValue, SysfsValue
 from ansible.module_utils.temper.settings.system import (
     MountOptions,
     Sysctl,
@@ -592,7 +592,8 @@ class Role:
             if setting.key in self.left_alone:
                 continue
             try:
-                setting.restore(originals[setting.key]["state"])
+                with self.giving(setting):
+                    setting.restore(originals[setting.key]["state"])
             except MISREAD as error:
                 raise damaged(self.record.path, f"the state of {setting.key}: {error!r}") from error
             for word in setting.after():
@@ -682,7 +683,8 @@ class Role:
     def apply(self, setting: Setting) -> dict[str, Any]:
         """Make one setting; returns what the controller must do before the next one."""
         try:
-            needs = setting.make()
+            with self.giving(setting):
+                needs = setting.make()
         except FAILURES as error:
             if not self.options["atomic"]:
                 raise
@@ -690,10 +692,26 @@ class Role:
                 f"{', '.join(self.controls[setting.key])}: {told(error, setting.key)} What this run had made "
                 "was undone: mend it, or waive the control."
             ) from error
-        # A kernel may have made something else of it, which is not the site's choice.
-        if isinstance(setting, KernelValue) and self.remember_made(setting):
-            self.record.save()
         return needs
+
+    @contextmanager
+    def giving(self, setting: Setting) -> Iterator[None]:
+        """Note a value while the kernel is given it, and what it has made of that: not the site's choice.
+
+        Where values have an order, the kernel takes them as they are, or not at all.
+        """
+        original = self.record.originals.get(setting.key)
+        if original is None or not isinstance(setting, KernelValue):
+            yield
+            return
+        exact = setting.order == EXACTLY
+        if exact:
+            original[GIVEN] = True
+            self.record.save()
+        yield
+        original.pop(GIVEN, None)
+        if self.remember_made(setting) or exact:
+            self.record.save()
 
     def react(self, commands: list[list[str]], reload: bool) -> None:
         """Let systemd read unit files that have changed, and tell those who read theirs only when told."""

@@ -11,7 +11,7 @@ from ansible.module_utils.temper.settings.base import Setting, SettingError
 from ansible.module_utils.temper.settings.files import Access, Keyword, PamProfile, WholeFile, accesses
 from ansible.module_utils.temper.settings.strictness import EXACTLY
 from ansible.module_utils.temper.settings.sysctl_file import SysctlFile
-from ansible.module_utils.temper.settings.sysfs import SysfsValue, sysfs_values
+from ansible.module_utils.temper.settings.sysfs import GIVEN, SysfsValue, sysfs_values
 from ansible.module_utils.temper.settings.system import AtBoot, MountOptions, Sysctl, Unit, sysctls
 from ansible.module_utils.temper.settings.tmpfs import TmpfsSize
 
@@ -217,7 +217,7 @@ SPEC = {
     **dict.fromkeys(("on", "engines", "holds"), (bool, ...)),
     "wanted": ({"locked_clocks": {"graphics": object}}, ...),
 }
-ORIGINAL = {"spec": SPEC, "former": ([SPEC], ...), "state": object}
+ORIGINAL = {"spec": SPEC, "former": ([SPEC], ...), "state": object, GIVEN: (bool, ...)}
 OWNED = {"mode": int, "uid": int, "gid": int}
 #: The form that the state of each kind has in a record.
 STATES = {

@@ -25,8 +25,8 @@ class Record:
         self.former = FORMER.get(role)
         path = self.former if self.former and not os.path.lexists(self.path) else self.path
         _, data = records.load(path, {"originals": {str: dict}, "pending": [str]})
-        #: Key -> {"spec", "state"}, and until a run has ended "former" (base.py): enough to restore a setting
-        #: that nobody asks for any more.
+        #: Key -> {"spec", "state"}, and until a run has ended "former" (base.py) and "given" (sysfs.py):
+        #: enough to restore a setting that nobody asks for any more.
         self.originals: dict[str, dict[str, Any]] = data.get("originals", {})
         #: The keys of settings whose change has not been carried through.
         self.pending: list[str] = data.get("pending", [])

@@ -12,6 +12,8 @@ from ansible.module_utils.temper.settings.base import Difference, Setting, Setti
 SYS = Path("/sys")
 #: What a file of a device answers that is switched off or gone by now.
 ABSENT = (errno.ENOENT, errno.ENODEV, errno.EBUSY)
+#: What the record has of a value while the kernel is given it.
+GIVEN = "given"
 # The file of a device that has no choice of schedulers: it shows one word without brackets.
 SCHEDULER = "scheduler"
 
@@ -52,6 +54,10 @@ class KernelValue(Setting):
     def values_made(self) -> set[str]:
         """Return the values that runs have written."""
         return {*self.recorded("value")}
+
+    def half_made(self) -> bool:
+        """Return whether a run was cut off while the kernel was given it: 700 of 1024 huge pages, say."""
+        return bool(self.original and self.original.get(GIVEN))
 
     def apply(self) -> None:
         """Write it."""

@@ -16,6 +16,7 @@ from ansible.module_utils.temper.access.ssh_login import Login
 from ansible.module_utils.temper.engines import busy
 from ansible.module_utils.temper.packaging.packages import PackageError
 from ansible.module_utils.temper.settings import engine, files, in_place, pam_lines, record, system
+from ansible.module_utils.temper.settings.base import SettingError
 
 from tests.unit.settings.nodes import SYSTEMCTL, StandInNode
 from tests.unit.settings.role_plans import carried_out, item, role_plan, with_packages
@@ -343,6 +344,79 @@ def test_what_the_kernel_makes_of_a_value_is_not_the_sites(
             assert harden()["actions"] == [f"sysctl:{name}: restored"], (name, runs)
             assert parameter.read_text() == "9", (name, runs)
             assert not harden()["changed"]
+
+
+class Killed(BaseException):
+    """The run ends there and then."""
+
+
+@pytest.mark.parametrize("found", ["700", "53211"], ids=["all that it takes", "part of it"])
+def test_a_value_returns_after_a_run_that_was_killed_while_the_kernel_was_given_another(
+    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch, found: str
+) -> None:
+    """It may need seconds to find huge pages, and stops at what it has: on the way there, and back."""
+    name, write = "vm.nr_hugepages", system.Sysctl._write
+
+    def killed(setting: system.Sysctl, _: str) -> None:
+        write(setting, found)
+        raise Killed
+
+    def takes(setting: system.Sysctl, value: str) -> None:
+        write(setting, "700" if value == "1024" else value)
+
+    def run(*settings: tuple[str, dict[str, Any]], kill: bool = False) -> None:
+        with monkeypatch.context() as patch, pytest.raises(Killed) if kill else contextlib.nullcontext():
+            patch.setattr(system.Sysctl, "_write", killed if kill else takes)
+            harden(*settings)
+
+    wanted = ("sysctl", {"name": name, "value": "1024"})
+    for runs in (0, 1, 2):
+        parameter = node.parameter(name, "9")
+        run(wanted, kill=True)
+        for _ in range(runs):
+            run(wanted)
+        run()
+        assert parameter.read_text() == "9", runs
+        run(wanted)
+        run(kill=True)
+        run()
+        assert parameter.read_text() == "9"
+        assert not node.record.exists()
+
+
+def test_what_a_site_sets_after_a_run_that_was_killed_elsewhere_is_what_returns(
+    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parameter = node.parameter("vm.nr_hugepages", "9")
+
+    def killed(_: object) -> None:
+        raise Killed
+
+    wanted = ("sysctl", {"name": "vm.nr_hugepages", "value": "1024"})
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(files.WholeFile, "apply", killed)
+        harden(wanted, ("file", {"path": f"{node.path}/etc/new", "content": "x\n"}))
+    parameter.write_text("50")
+    harden(wanted)
+    assert parameter.read_text() == "1024"
+    harden()
+    assert parameter.read_text() == "50"
+
+
+def test_a_setting_that_cannot_be_read_after_a_failure_does_not_take_the_place_of_its_error(
+    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parameter = node.parameter("kernel.kptr_restrict", "0")
+
+    def fail(_: object) -> None:
+        parameter.unlink()
+        parameter.mkdir()
+        raise SettingError("It does not fit.")
+
+    monkeypatch.setattr(files.WholeFile, "apply", fail)
+    new = ("file", {"path": f"{node.path}/etc/new", "content": "x\n"})
+    message = harden(("sysctl", {"name": "kernel.kptr_restrict", "value": "2"}), new)["msg"]
+    assert message.startswith("c1: It does not fit.")
 
 
 def test_a_value_that_was_empty_returns(harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
