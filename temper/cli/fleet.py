@@ -557,10 +557,21 @@ def _carry_out(
         *(name, job, known, board, journal, FOLDER / name, addresses, job.takes_nodes, _say),
         ssh_options=arguments.ssh_options,
     )
-    size = f"{number_of(len(left), 'node')} in {number_of(len(board.waiting), 'slice')}"
-    _say(f"run {name}: {job.playbook} on {size}")
-    run.carry_out()
-    return _report(name, job, journal, known, board)
+    if left:
+        size = f"{number_of(len(left), 'node')} in {number_of(len(board.waiting), 'slice')}"
+        _say(f"run {name}: {job.playbook} on {size}")
+        run.carry_out()
+    else:
+        _say(f"run {name}: no node is left to work on, only its report is missing")
+    try:
+        return _report(name, job, journal, known, board)
+    except (OSError, HistoryError) as error:
+        if board.left:
+            raise
+        raise UnfinishedError(
+            f"all nodes are done, and the report could not be written: {described(error)}; "
+            f"temper fleet resume {name} writes it"
+        ) from error
 
 
 def _say(line: str) -> None:
@@ -671,7 +682,8 @@ def _status(arguments: argparse.Namespace) -> int:
         found = {"attempt": one.attempt, "place": one.place, "counts": dict(one.counts or {})}
         nodes[node] = nodes.get(node, {"state": one.state, "reason": one.reason}) | found
     document = {"run": name, "playbook": job.playbook, "ended": ended, "nodes": nodes}
-    text = f"run {name}: {job.playbook}: {ended or 'not ended'}\n{recap(records, waiting)}"
+    state = ended or ("not ended" if waiting else f"only its report is missing: temper fleet resume {name}")
+    text = f"run {name}: {job.playbook}: {state}\n{recap(records, waiting)}"
     json_document.show(arguments, document, printable(text))
     if not arguments.run and not arguments.json:
         _name_others(journal, name)

@@ -948,6 +948,34 @@ def test_a_run_that_this_machine_ends_is_not_finished(
 
 
 @pytest.mark.component
+def test_a_report_that_cannot_be_written_is_what_resume_has_left(
+    cut_off: Journal,
+    goes_well: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with monkeypatch.context() as patch:
+        full = OSError(errno.ENOSPC, "disk full", "reports/plan.json")
+        patch.setattr("temper.cli.fleet.plans", Mock(side_effect=full))
+        assert main(["resume"]) == 3
+    said = capsys.readouterr().err
+    facts = (
+        "all nodes are done",
+        "reports/plan.json",
+        "disk full",
+        f"temper fleet resume {CUT_OFF} writes it",
+    )
+    assert all(fact in said for fact in facts)
+    missing = "only its report is missing"
+    main(["status"])
+    assert missing in capsys.readouterr().out
+    assert main(["resume"]) == 0
+    assert goes_well == [CUT_OFF]
+    assert missing in capsys.readouterr().out
+    assert not cut_off.unended()
+
+
+@pytest.mark.component
 @pytest.mark.parametrize(("playbook", "left"), [("tune", []), ("compliance", [CUT_OFF])])
 def test_a_run_takes_the_place_of_those_that_hold_nothing(
     playbook: str,
