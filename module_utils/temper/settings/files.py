@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import grp
 import os
@@ -106,6 +107,16 @@ class WholeFile(Setting):
             for directory in self.directories:
                 with contextlib.suppress(OSError):  # somebody else has put something there
                     Path(directory).rmdir()
+
+    def rewritten(self, state: State) -> bool:
+        """Return whether a state has a text of the site in the place of ours, where the record has that."""
+        made = self.recorded("content")
+        texts = [base64.b64encode(text.encode()).decode() for text in made]
+        return bool(state and made and all(made)) and state.get("content") not in texts
+
+    def left_alone(self) -> str:
+        """Return that the site has written it since."""
+        return f"{self.path} (the site has written it since)" if self.rewritten(self.read()) else ""
 
     def change(self) -> list[Difference]:
         """Return the whole file, unless not everybody may read it."""

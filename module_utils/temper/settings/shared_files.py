@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from ansible.module_utils.temper.files import File, put_back, saved
 from ansible.module_utils.temper.settings import pam_lines
@@ -260,7 +261,18 @@ class SharedFile(OrderedFile):
 
 
 class SiteFile(OrderedFile):
-    """A file that has one author: the site's own stays where it is as strict as ours as a whole."""
+    """A file that has one author: the site's own stays where it is as strict as ours as a whole.
+
+    The record has our text: any other is the site's, also where it came after ours.
+    """
+
+    def as_made(self) -> dict[str, Any]:
+        """Return `spec` with our text."""
+        return {**super().as_made(), "content": self.content}
+
+    def since(self, state: State) -> State:
+        """Return a text that the site has written since, also where there was none before."""
+        return state if self.rewritten(state) else None
 
     @cached_property
     def stays(self) -> bool:
@@ -295,7 +307,8 @@ class SiteFile(OrderedFile):
 
 def site_state(file: WholeFile) -> State:
     """Return the state of the site's own file of this name; None where there was none but Temper's."""
-    return file.original["state"] if file.original else saved(file.path)
+    found = saved(file.path)
+    return file.original["state"] if file.original and not file.rewritten(found) else found
 
 
 def site_text(file: WholeFile) -> str:

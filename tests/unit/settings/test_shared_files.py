@@ -528,6 +528,41 @@ def test_a_stricter_site_is_kept_lowered_compared_and_given_back(
     assert trees(site) == before
 
 
+def test_a_text_that_the_site_writes_after_ours_is_its_own(
+    site: Site, module: Callable[..., dict[str, Any]]
+) -> None:
+    """Kept where it is as strict, else replaced and given back: also where none was there before."""
+    none = role_plan("os_hardening", [], atomic=True, absent=True)
+    for before in (None, "Debian GNU/Linux 12\n"):
+        for after, stays in ((LEGAL, True), ("This is \\n\n", False)):
+            banner, cron = site.root / BANNER[1:], site.write(CRON, "root\nalice\n")
+            banner.unlink(missing_ok=True)
+            if before:
+                site.write(BANNER, before)
+            module(role_of(site))
+            assert banner.read_text() == WANTED[BANNER]["content"]
+            # An empty list is stricter than ours.
+            cron.write_text("")
+            banner.write_text(after)
+            said = module(role_of(site))
+            assert said["changed"] is not stays
+            assert not module(role_of(site))["changed"]
+            assert {one["state"] for one in observe.observe(role_of(site))} == {"pass"}
+            assert (banner.read_text(), cron.read_text()) == (
+                after if stays else WANTED[BANNER]["content"],
+                "",
+            )
+            assert (f"{banner} as the site has it" in str(said["warnings"])) is stays
+            left_alone = module(none)["warnings"]
+            assert (str(banner) in str(left_alone)) is stays
+            assert (banner.read_text(), cron.read_text()) == (after, "")
+            # Ours is not taken for the site's where another version has another text.
+            module(role_of(site))
+            module(role_of(site, **{BANNER: "Keep out.\n"}))
+            module(none)
+            assert banner.read_text() == after
+
+
 def test_what_cannot_be_read_is_refused_and_fails_compliance(
     site: Site, module: Callable[..., dict[str, Any]]
 ) -> None:
