@@ -79,7 +79,7 @@ SETTINGS: list[Document] = [
     for key, originals in ORIGINALS.items()
     for original in originals
 ]
-GIVEN = {"present": True, "sudo": True, "given": ["sudo"]}
+GIVEN = {"present": True, "sudo": True, "given": ["sudo"], "revoked": False}
 FILES = [["ssh-ed25519 AAAA", 384], ["", 384, "/etc/keys"]]
 BEFORE = {"groups": ["sudo"], "shadow": ["1", "", ""]}
 ACCOUNTS: list[Document] = [

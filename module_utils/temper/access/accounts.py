@@ -56,6 +56,8 @@ GIVEN = {
     "keys": (None, FILES, ...),
     **dict.fromkeys(("groups", "given"), ([str], ...)),
     "shadow": (BEFORE["shadow"], ...),
+    # Until the run has ended that lists an account again which Temper has let expire.
+    "revoked": (bool, ...),
 }
 USER_DEFAULTS: dict[str, Any] = {"keys": [], "sudo": True, "groups": [], "state": "present"}
 
@@ -115,8 +117,20 @@ class AccountsRecord:
             "present": user.present,
             "sudo": user.sudo and user.present,
             "given": sorted(gained.union(known.get("given", []))),
+            "revoked": user.present
+            and (known.get("revoked", False) or not known.get("present", True))
+            and account is not None
+            and account.shadow.expiry_day == REVOKED,
         }
         self.accounts[user.name] = {**entry(account), **known, **given}
+
+    def forget_revoked(self) -> None:
+        """Note that no account which is listed again is expired any more: a later expiry is the site's."""
+        again = [known for known in self.accounts.values() if known.get("revoked")]
+        for known in again:
+            known["revoked"] = False
+        if again:
+            self.write()
 
     def write(self) -> None:
         """Write it; remove it where nothing is left to remember."""
@@ -242,7 +256,8 @@ def give_back(account: Account, before: dict[str, Any]) -> None:
         last_change, maximum_days, expiry_day = before["shadow"]
         if "present" in before:  # what Temper has not made of them, the site has set since
             maximum_days = account.shadow.maximum_days or maximum_days
-            if account.shadow.expiry_day not in ("", "" if before["present"] else REVOKED):
+            revoked = before.get("revoked") or not before["present"]
+            if account.shadow.expiry_day not in ("", REVOKED if revoked else ""):
                 expiry_day = account.shadow.expiry_day
         for command in rights_commands(account.name, (last_change, maximum_days, expiry_day), groups):
             run(command)
@@ -467,6 +482,7 @@ class Accounts(ConfirmedSetting[Outlook]):
                 problems = [*outlook.unread.values(), *self.done.values()]
                 if problems := [problem for problem in problems if problem]:
                     raise CommandError("; ".join(problems))
+                outlook.record.forget_revoked()
             else:
                 outlook.drop_in.write()
                 take_back(outlook.record.accounts)

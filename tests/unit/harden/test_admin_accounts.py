@@ -471,6 +471,39 @@ def test_expiry_and_ageing_that_the_site_has_set_since_stay(tmp_path: Path, comm
         assert commands[0] == f"chage -d 7 {expected} alice", (known, maximum, expiry)
 
 
+@needs_root
+@pytest.mark.parametrize("ends", [False, True], ids=["killed", "ended"])
+def test_an_account_that_was_revoked_and_is_listed_again_does_not_stay_expired(
+    administer: Run,
+    known: dict[str, Account | None],
+    commands: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ends: bool,
+) -> None:
+    """Also where the run that lists it is killed before it ends the expiry. A later expiry is the site's."""
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    known["alice"] = replace(AS_WANTED, home=str(tmp_path))
+    monkeypatch.setattr(node_accounts, "write_key_files", lambda *_: None)
+    administer(item(state="absent"))
+    known["alice"] = replace(AS_WANTED, home=str(tmp_path), shadow=EXPIRED)
+    with monkeypatch.context() as patch, contextlib.nullcontext() if ends else pytest.raises(Killed):
+        if not ends:
+            patch.setattr(node_accounts, "ensure_user", killed)
+        administer(item())
+    commands.clear()
+    administer(absent=True)
+    assert [command for command in commands if command.startswith("chage")] == [
+        f"chage -d -1 -M -1 -E {1 if ends else -1} alice"
+    ]
+
+
 # ---------------------------------------------------------------- runs of the whole role
 
 
