@@ -107,6 +107,14 @@ def test_nodes_that_are_alike_share_their_controls() -> None:
     assert first.controls is second.controls
 
 
+def test_what_is_not_known_is_said_once_with_its_nodes() -> None:
+    away = [CheckedNode(name, problem="unreachable: no route to host") for name in ("gpu02", "gpu03")]
+    text = report.text(statement([checked("gpu01", UPDATES), *away], RULES, {}))
+    for reason, nodes in (("apt hangs", "gpu01"), ("no route to host", "gpu02, gpu03")):
+        (line,) = [line for line in text.splitlines() if reason in line]
+        assert line.endswith(f"(on {nodes})")
+
+
 def test_the_document_is_read_back_as_the_statement_that_was_written() -> None:
     assert document.read("".join(document.text(FLEET))) == FLEET
 

@@ -39,6 +39,16 @@ def test_the_sum_follows_the_plan(changes: dict[str, object], more_s: float) -> 
     assert total(**changes) - total() == pytest.approx(more_s)
 
 
+@each((4, 4), (60, 10))
+def test_a_write_of_storage_is_bounded_but_for_the_file_that_is_read(plan_s: float, write_s: float) -> None:
+    found, none = (
+        check_docs.rows(dataclasses.replace(PLANS["standard"], storage_write_s=seconds))
+        for seconds in (plan_s, 0)
+    )
+    expected = {"storage_read": plan_s, "storage_write": write_s, "storage_random_read": write_s}
+    assert {test: found[test][0] - none[test][0] for test in expected} == pytest.approx(expected)
+
+
 def test_the_standard_plan_says_how_long_it_takes() -> None:
     seconds = {test: cost for test, (cost, _) in check_docs.rows(PLANS["standard"]).items()}
     storage_s = sum(cost for test, cost in seconds.items() if test.startswith("storage"))
