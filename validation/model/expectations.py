@@ -118,14 +118,18 @@ def fleet_from(
     """Return the expectations of a fleet from what the json module gives. Raises ContractError.
 
     The same is expected of most nodes: they have the same object, which is decoded and checked once. `known`
-    are those of earlier calls, and gets the new ones.
+    are those of earlier calls, and gets the new ones. A node whose name nobody can print, which preflight has
+    refused, has it escaped here: it costs the others no report.
     """
     nodes = value.get("nodes") if isinstance(value, dict) else None
     if not isinstance(nodes, dict):
         return decode(FleetExpectations, value, "expectations")
     fleet = decode(FleetExpectations, {**value, "nodes": {}}, "expectations")
     known = {} if known is None else known
-    for name, expected in nodes.items():
+    for given, expected in nodes.items():
+        name = given if given.isprintable() else given.encode("unicode_escape").decode()
+        while name != given and name in nodes:
+            name += "'"
         file_name(name.replace("/", "_").replace(".", "_"), MOST_KEY)  # what reports have of it is no path
         # Its bytes and not the value: to Python, true is 1. Nothing makes bytes of values as fast.
         content = marshal.dumps(expected, WITHOUT_REFERENCES)
