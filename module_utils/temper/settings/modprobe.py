@@ -97,7 +97,7 @@ class ModprobeFile(WholeFile):
 
     def obstacle(self) -> str | None:
         """Likewise: what wins over ours is not known."""
-        return self.unreadable or None
+        return self.unreadable or super().obstacle()
 
     def settled(self) -> bool:
         """Return whether it is ours, and what else there is can be read."""

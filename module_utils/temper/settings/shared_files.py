@@ -257,7 +257,7 @@ class SharedFile(WholeFile):
 
     def obstacle(self) -> str | None:
         """Likewise: what is stricter there is not known."""
-        return self.text.unreadable or None
+        return self.text.unreadable or super().obstacle()
 
     def kept(self) -> list[str]:
         """Return what the site has that is stricter."""
