@@ -66,7 +66,8 @@ ansible_facts:
   description: The fact C(temper), with the keys os, architecture, kernel, kernels, secure_boot, mok_enrolled,
     services, boot_id, machine_id, cpu, memory_bytes, disks, pci, nvlink_switch_managed,
     interfaces, network_firmware, packages, broken_packages, apt_sources, dkms, nvidia, tunables, pythons,
-    payload_python, forwards, answers_elsewhere, usb_disk, image_refusal, other_engines and in_place.
+    payload_python, forwards, answers_elsewhere, usb_disk, being_set_up, image_refusal, other_engines and
+    in_place.
   returned: always
   type: dict
 """
@@ -113,6 +114,8 @@ SWITCH_MANAGER = b"SW_MNG"
 STICKS = r"/(media|run/media|mnt)(/|$)"
 # systemd's own and the administrator's, without those that it makes of what somebody has mounted.
 UNITS = tuple(f"{folder}/systemd/system" for folder in ("etc", "run", "usr/local/lib", "usr/lib", "lib"))
+# The last part of cloud-init: its job is there from the beginning of a boot until all is done.
+CLOUD_INIT = "cloud-final.service"
 # Packages of kernels, and those that bring each new kernel, on Debian and Ubuntu.
 IMAGES = "linux-image-"
 APT_LISTS = "var/lib/apt/lists"
@@ -222,8 +225,26 @@ def disks(root: Path) -> list[dict[str, Any]]:
             continue
         seen.add(target.stat().st_dev)
         usage = shutil.disk_usage(target)
-        result.append({"path": path, "total_bytes": usage.total, "free_bytes": usage.free})
+        read_only = bool(os.statvfs(target).f_flag & os.ST_RDONLY)
+        result.append(
+            {"path": path, "total_bytes": usage.total, "free_bytes": usage.free, "read_only": read_only}
+        )
     return result
+
+
+def being_set_up(root: Path) -> bool:
+    """Return whether cloud-init is still at work in the first boot of this machine.
+
+    In later ones it has little to do, and a roll-out comes back to a node as soon as it answers.
+    """
+    cloud = root / "var/lib/cloud/instance"
+    # What it starts itself is part of its work.
+    if (cloud / "boot-finished").exists() or CLOUD_INIT in read(root / "proc/self/cgroup"):
+        return False
+    if not (root / "run/cloud-init").is_dir():
+        return False
+    jobs = run_text(["systemctl", "show", "--property=Job", CLOUD_INIT])
+    return bool(re.search(r"^Job=[1-9]", jobs, re.MULTILINE))
 
 
 def usb_disk(root: Path) -> bool:
@@ -651,6 +672,7 @@ def gather(
         "forwards": not is_image and forwards(root),
         "usb_disk": not is_image and usb_disk(root),
         "answers_elsewhere": not is_image and answers_elsewhere(known["interfaces"]),
+        "being_set_up": not is_image and being_set_up(root),
         "image_refusal": image.refusal(root, release) if is_image else "",
         "other_engines": [engine._asdict() for engine in other_engines(root)],
         "in_place": {} if is_image else in_place.noted(),

@@ -84,6 +84,7 @@ class Disk:
     path: str
     total_bytes: int
     free_bytes: int
+    read_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -276,6 +277,8 @@ class NodeFacts:
     answers_elsewhere: bool = False
     # Whether a file system of its own lies on a USB disk
     usb_disk: bool = False
+    # Whether cloud-init is still at work in the first boot
+    being_set_up: bool = False
 
     @property
     def own_pci(self) -> tuple[PciDevice, ...]:

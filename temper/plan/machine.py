@@ -22,6 +22,12 @@ def disk_problems(node: NodeFacts, variables: Variables, *, settled: bool) -> li
     ]
 
 
+def state_problems(node: NodeFacts) -> list[Refusal]:
+    """Why nothing can be changed there now: nobody can write, or cloud-init may change it, too."""
+    problems = [refusal("disk-read-only", path=disk.path) for disk in node.disks if disk.read_only]
+    return [*problems, *([refusal("first-boot")] if node.being_set_up else [])]
+
+
 def signs_modules(node: NodeFacts, mok_sha256: str) -> bool:
     """Return whether modules are signed with the operator's key, because the firmware demands it."""
     return node.secure_boot == "enabled" and mok_sha256 in node.mok_enrolled

@@ -32,6 +32,7 @@ from temper.plan.machine import (
     monitoring_problems,
     secure_boot_problems,
     signs_modules,
+    state_problems,
 )
 from temper.plan.mig_products import matches, misspelt
 from temper.plan.model import Offer, Target
@@ -58,6 +59,7 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
     if not stack:
         # What cannot have a stack can be without one.
         problems = []
+    problems += state_problems(node)
     hardware = gpu_hardware(node.own_pci, tables)
     given = given_gpus(node)
     gpus = hardware.known + hardware.similar

@@ -12,6 +12,7 @@ from temper.plan.refusals import Refusal, Remedy, advice, facts_of, refusal, sen
 SSH_PORT = "22"
 #: Of a node that takes the connection and gives no answer. Ansible names what it waited for.
 SILENT = "become-silent"
+TRACEBACK = "Traceback (most recent call last):"
 #: How ssh goes on where what it has started to get to the node ends.
 BEHIND = "(?:UNKNOWN port 65535|stdio forwarding failed)"
 #: The usual causes by what ssh says of them (OpenSSH 9.2: sshconnect.c), and Ansible of the connection
@@ -52,6 +53,8 @@ UNREADABLE = (
         "become-forbidden",
     ),
     (re.compile("works there as user .*, not as root"), "become-off"),
+    (re.compile("No usable temporary directory found"), "temporary-folder"),
+    (re.compile("must have a tty to run sudo"), "become-tty"),
     (re.compile("(?i)interpreter .*not found|python[0-9.]*: (command )?not found"), "python-missing"),
 )
 
@@ -60,6 +63,9 @@ def unreadable(message: str, target: Target, name: str, *, reached: bool) -> Ref
     """Return the problem of a node that nothing can be asked, from what Ansible says of it."""
     facts = {"node": name or target.address} | ways(target)
     if reached:
+        before, broke, trace = message.partition(TRACEBACK)
+        if broke:  # only its last line says why
+            message = f"{before} {trace.strip().rpartition(chr(10))[2]}"
         code, _ = _cause(UNREADABLE, message) or ("mend", {})
         return refusal("node-unreadable", remedy(code, facts), reason=one_line(message))
     # Ansible's own words come before ssh's.

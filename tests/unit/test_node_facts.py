@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import node_facts
@@ -373,9 +374,13 @@ def test_folders_of_one_file_system_are_one_disk(root: Root) -> None:
     for name in ("usr/local", "var"):
         (root.path / name).mkdir(parents=True)
     usage = shutil.disk_usage(root.path)
-    assert node_facts.disks(root.path) == [
-        {"path": "/", "total_bytes": usage.total, "free_bytes": pytest.approx(usage.free, abs=1 << 30)}
-    ]
+    (found,) = node_facts.disks(root.path)
+    assert found == {
+        "path": "/",
+        "total_bytes": usage.total,
+        "free_bytes": pytest.approx(usage.free, abs=1 << 30),
+        "read_only": False,
+    }
 
 
 def test_another_file_system_is_another_disk(root: Root) -> None:
@@ -383,6 +388,34 @@ def test_another_file_system_is_another_disk(root: Root) -> None:
         pytest.skip("/dev/shm is no file system of its own here")
     (root.path / "opt").symlink_to("/dev/shm")
     assert [disk["path"] for disk in node_facts.disks(root.path)] == ["/", "/opt"]
+
+
+def test_a_disk_that_nobody_may_write_to_is_read_only(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = dict.fromkeys(("f_frsize", "f_blocks", "f_bfree", "f_bavail"), 1)
+    found = SimpleNamespace(f_flag=os.ST_RDONLY | os.ST_NOSUID, **sizes)
+    monkeypatch.setattr(os, "statvfs", lambda _: found)
+    assert [disk["read_only"] for disk in node_facts.disks(root.path)] == [True]
+
+
+def test_a_machine_in_its_first_boot_is_set_up_by_cloud_init(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = ["Job=73\n"]
+    monkeypatch.setattr(node_facts, "run_text", lambda _: jobs[-1])
+    assert not node_facts.being_set_up(root.path)  # it has no cloud-init
+    (root.path / "run/cloud-init").mkdir(parents=True)
+    assert node_facts.being_set_up(root.path)
+    # It runs us.
+    root.write("proc/self/cgroup", "0::/system.slice/cloud-final.service\n")
+    assert not node_facts.being_set_up(root.path)
+    root.write("proc/self/cgroup", "0::/user.slice\n")
+    # An older systemd prints nothing where there is no job.
+    for said in ("Job=\n", ""):
+        jobs.append(said)
+        assert not node_facts.being_set_up(root.path)
+    jobs.append("Job=73\n")
+    root.write("var/lib/cloud/instance/boot-finished", "")
+    assert not node_facts.being_set_up(root.path)
 
 
 # ---------------------------------------------------------------- devices

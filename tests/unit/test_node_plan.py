@@ -228,6 +228,17 @@ def disk(path: str, free_gib: float) -> dict[str, Any]:
     return {"path": path, "total_bytes": 100 * GIB, "free_bytes": int(free_gib * GIB)}
 
 
+@each(
+    ({"disks": [disk("/", 50), disk("/usr", 50) | {"read_only": True}]}, "disk-read-only", {"path": "/usr"}),
+    ({"being_set_up": True}, "first-boot", {}),
+)
+def test_a_node_that_cannot_be_changed_now_is_refused(
+    changes: dict[str, Any], code: str, facts: dict[str, str]
+) -> None:
+    for made in (plan(node(**changes)), plan(settled(**changes))):
+        assert [(one["code"], one["facts"]) for one in made["refusals"]] == [(code, facts)]
+
+
 def test_each_disk_that_is_full_is_named() -> None:
     facts = node(disks=[disk("/", 14.96), disk("/usr", 15), disk("/var", 3), disk("/boot", 0.1)])
     assert plan(facts)["problems"] == [

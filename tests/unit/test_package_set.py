@@ -154,6 +154,27 @@ def test_a_dead_repository_of_somebody_else_is_a_warning(settle: Run, machine: M
     assert machine.versions() == DRIVER | {"libcuda1": "580-1"}
 
 
+def with_hook(machine: Machine, name: str) -> None:
+    text = f'APT::Update::{name} {{ "echo no database >&2; exit 1"; }};\n'
+    (machine.root / "etc/apt/apt.conf.d/50hook").write_text(text)
+
+
+@pytest.mark.parametrize("name", ["Post-Invoke", "Post-Invoke-Success"])
+def test_a_hook_that_fails_once_the_lists_are_read_is_a_warning(
+    name: str, settle: Run, machine: Machine
+) -> None:
+    with_hook(machine, name)
+    result = settle(DRIVER, refresh=True)
+    assert f"APT::Update::{name}" in str(result["warnings"])
+    assert machine.versions() == DRIVER | {"libcuda1": "580-1"}
+
+
+def test_a_hook_that_keeps_the_lists_from_being_read_stops_the_run(settle: Run, machine: Machine) -> None:
+    with_hook(machine, "Pre-Invoke")
+    assert "APT::Update::Pre-Invoke" in settle(DRIVER, refresh=True)["msg"]
+    assert machine.versions() == {}
+
+
 def test_a_dead_repository_of_ours_stops_the_run_though_another_offers_all(
     settle: Run, machine: Machine
 ) -> None:

@@ -204,6 +204,13 @@ SAID = [
         "The module interpreter '/usr/bin/python3' was not found.",
         ["ansible gpu01 -b -m ansible.builtin.raw", "install -y python3", "ansible_python_interpreter"],
     ),
+    (
+        True,
+        "sudo: unable to resolve host gpu01\nTraceback (most recent call last):\n  File x\n    tempfile()\n"
+        "FileNotFoundError: [Errno 2] No usable temporary directory found in ['/tmp']\n",
+        ["unable to resolve host gpu01 FileNotFoundError: [Errno 2]", "findmnt /", "df -i /"],
+    ),
+    (True, "sudo: sorry, you must have a tty to run sudo", ["requiretty", "visudo"]),
     (True, "something else", ["something else; correct that"]),
 ]
 

@@ -226,7 +226,7 @@ class PackageSet(Setting):
         except OthersUnreadableError as error:
             if not self.manager.offers(lacking):
                 raise
-            self.notes.append(f"{error} Going on, because all that is wanted is offered elsewhere.")
+            self.notes.append(f"{error} Going on, because all that is wanted is offered all the same.")
         self.state.lists_outdated = False
 
     def install(self, wanted: dict[str, str]) -> None:

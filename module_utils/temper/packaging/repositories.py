@@ -18,6 +18,11 @@ APT = Path("/etc/apt")
 DNF_SOURCES = Path("/etc/yum.repos.d")
 #: With this, apt ends its complaints; it names no repository, and no status tells it from others.
 SUMMARY = "Some index files failed"
+# Of hooks that others have, as command-not-found and AppStream. Source: RunScripts in
+# apt-pkg/contrib/fileutl.cc of apt 2.6.1.
+HOOK = re.compile(
+    r"E: (?:Problem executing scripts APT::Update::Post-Invoke|Sub-process returned an error code$)"
+)
 DNF_KEYRINGS = Path("/etc/pki/rpm-gpg")
 # Published with the CUDA repositories up to April 2022, then revoked by NVIDIA; apt trusted it for every
 # repository. https://developer.nvidia.com/blog/updating-the-cuda-linux-gpg-repository-key/
@@ -189,11 +194,15 @@ def own_addresses() -> set[str]:
 
 
 def only_others_fail(complaints: Sequence[str], ours: Collection[str]) -> bool:
-    """Return whether all complaints of an update of apt's lists are about repositories that are not ours."""
+    """Return whether all complaints of an update of apt's lists are about what is not ours.
+
+    Those are repositories of others, and hooks that run once the lists are read.
+    """
     told = [line for line in complaints if line.startswith(("E: ", "W: ")) and SUMMARY not in line]
     # An error without an address is one of apt itself: a lock, a full disk.
     return bool(told) and all(
-        (addresses(line) or line.startswith("W: ")) and not any(uri in line.lower() for uri in ours)
+        HOOK.match(line)
+        or ((addresses(line) or line.startswith("W: ")) and not any(uri in line.lower() for uri in ours))
         for line in told
     )
 

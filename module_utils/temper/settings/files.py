@@ -36,6 +36,13 @@ LOCAL_ONLY = "local_users_only"
 PASSWORDS = {"common-auth": "auth", "common-password": "password"}
 
 
+def link_in_place(path: Path) -> str | None:
+    """Return why a link is not replaced by a file: a site may keep what it leads to in a tree of its own."""
+    if not path.is_symlink():
+        return None
+    return f"{path}: expected a file, found a link to {path.readlink()}: replace it by what it leads to"
+
+
 class WholeFile(Setting):
     """A file that is Temper's own; `content` None: it must not exist.
 
@@ -82,11 +89,18 @@ class WholeFile(Setting):
         """As it shall be."""
         return File(str(self.path), self.data, self.mode, public=not self.secret)
 
+    def obstacle(self) -> str | None:
+        """Return what is in its place, if it is no file."""
+        if self.path.is_symlink():
+            return link_in_place(self.path) if self.file.content is not None else None
+        if self.path.exists() and not self.path.is_file():
+            return f"{self.path}: expected a file, found something else; move it away."
+        return None
+
     def read(self) -> State:
         """Content and owner, None where there is no file."""
-        link = self.path.is_symlink()
-        if self.file.content is not None if link else self.path.exists() and not self.path.is_file():
-            raise SettingError(f"{self.path}: expected a file, found something else; move it away.")
+        if obstacle := WholeFile.obstacle(self):
+            raise SettingError(obstacle)
         return saved(self.path)
 
     def settled(self) -> bool:
@@ -138,7 +152,7 @@ class OrderedFile(WholeFile):
 
     def obstacle(self) -> str | None:
         """Likewise: what is stricter there, or wins over ours, is not known."""
-        return self.unreadable or None
+        return self.unreadable or super().obstacle()
 
     def settled(self) -> bool:
         """Return whether it says what it is to say beside the site's files."""
@@ -216,8 +230,8 @@ class Keyword(Setting):
         return ""
 
     def obstacle(self) -> str | None:
-        """Likewise: what is stricter there is not known."""
-        return self.unreadable or None
+        """Likewise: what is stricter there is not known. Or whose the file is: a site's link would go."""
+        return self.unreadable or link_in_place(self.path)
 
     @property
     def line(self) -> str:
