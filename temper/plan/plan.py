@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 from temper.plan import distro_source, nvidia_source
-from temper.plan.distributions import distribution_of
+from temper.plan.distributions import Distribution, distribution_of
 from temper.plan.driver_conflicts import driver_conflicts
 from temper.plan.environment import (
     environment,
@@ -35,9 +35,10 @@ from temper.plan.machine import (
     state_problems,
 )
 from temper.plan.mig_products import matches, misspelt
-from temper.plan.model import Offer, Target
+from temper.plan.model import Driver, Environment, Offer, Target
 from temper.plan.node_plan import NodePlan
 from temper.plan.other_engines import engine_warnings
+from temper.plan.refusals import Refusal
 from temper.plan.request import Request
 from temper.plan.security import security_warnings
 from temper.plan.tables import LockedClocks, Tables
@@ -71,57 +72,35 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
     # Of an image it is said otherwise that no GPU is named.
     problems += gpu_problems if stack and (not image or node.pci) else []
     warnings = warnings + fabric_warnings(gpus, fabric, tables, wanted) if stack else []
-    if distribution:
-        problems += environment_problems(variables.compute_environment, distribution.name)
-    problems += interface_problems(variables.compute_environment, node.interfaces)
-    warnings += environment_warnings(variables.compute_environment, tables.nccl_debug_variables)
-    by_address = interface_of(node.interfaces, target.address)
-    settings, doubts = environment(node, hardware.count, variables.compute_environment, by_address)
-    warnings += doubts
-    warnings += firewall_warnings(settings, node.interfaces, by_address, variables.firewall)
-
-    layouts = variables.gpu_settings.mig or {}
-    problems += misspelt(layouts, node.own_pci, tables)
-
-    problems += tuning_problems(variables.os_tuning, node.tunables)
-    if not image:
-        problems += shm_problems(variables.os_tuning, node.memory_bytes)
-        problems += nofile_problems(variables.os_tuning, node.tunables.nr_open)
-    warnings += tuning_warnings(variables.os_tuning, node.tunables)
-    warnings += engine_warnings(node.other_engines, variables.container_engines)
+    settings, own_problems, own_warnings = settings_plan(
+        node, tables, variables, distribution, hardware.count, target.address
+    )
+    problems += own_problems
+    warnings += own_warnings
 
     offer = Offer(stack=wanted.name if stack else "")
-    signed = False
+    request = None
     if distribution and stack:
         request = Request(node, tables, variables, distribution, gpus, hardware.newer, fabric, target.today)
         offer = SOURCES[wanted.source](request)
-        signed = distro_source.has_signed_modules(request)
     settled = bool(offer.packages) and all(
         same(node.packages.get(name), version) for name, version in offer.packages.items()
     )
     problems += offer.refusals
     if offer.driver:
         warnings += security_warnings(offer.packages, offer.driver.version, tables.security)
-    # The distribution signs what it builds itself.
-    builds = bool(offer.driver and offer.driver.dkms)
     if stack and distribution and not settled and not distribution.release.booted_in_lab:
         warnings.append(
             f"the lab does not boot {distribution.name}: this plan comes from tables; try one node first"
         )
     if distribution:
         problems += monitoring_problems(variables, distribution)
-    if distribution and offer.driver:
-        problems += driver_conflicts(node, wanted.source, distribution, tables)
-        if builds:
-            problems += secure_boot_problems(node, variables, distribution, target.mok_sha256, signed=signed)
-            problems += distribution.header_problems(node.kernel)
-            problems += distribution.realtime_problems(node)
-        problems += disk_problems(node, variables, settled=settled)
-        problems += busy_problems(node, variables, settled=settled)
     payload = None
-    if distribution and offer.driver and offer.torch:
+    if request and offer.driver:
+        problems += driver_problems(request, offer.driver, target.mok_sha256, settled=settled)
+    if request and offer.driver and offer.torch:
         situation = Situation(
-            node, tables, variables.gpu_validation, distribution, gpus, offer.driver, offer.torch
+            node, tables, variables.gpu_validation, request.distribution, gpus, offer.driver, offer.torch
         )
         payload, payload_problems, payload_warnings = payload_plan(situation)
         problems += payload_problems
@@ -147,15 +126,60 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
         unknown_gpus=hardware.unknown,
         undriven_gpus=undriven_ids(hardware, display, tables),
         given_gpus=tuple(device.address for device in given),
-        mig_products=matches(layouts, node.own_pci, tables),
+        mig_products=matches(variables.gpu_settings.mig or {}, node.own_pci, tables),
         fabric=fabric,
         locked_clocks=LockedClocks(
             graphics=all(lock.graphics for lock in locks), memory=all(lock.memory for lock in locks)
         ),
         environment=settings,
-        mok=builds and signs_modules(node, target.mok_sha256),
+        # The distribution signs what it builds itself.
+        mok=bool(offer.driver and offer.driver.dkms) and signs_modules(node, target.mok_sha256),
         settled=settled,
     )
     # What a machine lacks is seen on the machine.
     notes = [] if image else tuning_notes(variables.os_tuning, node.tunables)
     return replace(plan, text=plan_text(plan, node, notes))
+
+
+def settings_plan(
+    node: NodeFacts,
+    tables: Tables,
+    variables: Variables,
+    distribution: Distribution | None,
+    gpus: int,
+    address: str,
+) -> tuple[Environment, list[Refusal], list[str]]:
+    """Return the environment of programs, and problems and warnings of what is set without a driver, too."""
+    wanted, tuning = variables.compute_environment, variables.os_tuning
+    by_address = interface_of(node.interfaces, address)
+    settings, doubts = environment(node, gpus, wanted, by_address)
+    problems = [
+        *(environment_problems(wanted, distribution.name) if distribution else ()),
+        *interface_problems(wanted, node.interfaces),
+        *misspelt(variables.gpu_settings.mig or {}, node.own_pci, tables),
+        *tuning_problems(tuning, node.tunables),
+    ]
+    if not variables.preflight.image:
+        problems += shm_problems(tuning, node.memory_bytes)
+        problems += nofile_problems(tuning, node.tunables.nr_open)
+    warnings = [
+        *environment_warnings(wanted, tables.nccl_debug_variables),
+        *doubts,
+        *firewall_warnings(settings, node.interfaces, by_address, variables.firewall),
+        *tuning_warnings(tuning, node.tunables),
+        *engine_warnings(node.other_engines, variables.container_engines),
+    ]
+    return settings, problems, warnings
+
+
+def driver_problems(request: Request, driver: Driver, certificate: str, *, settled: bool) -> list[Refusal]:
+    """Return what keeps a node from getting its driver."""
+    node, variables, distribution = request.node, request.variables, request.distribution
+    problems = driver_conflicts(node, variables.nvidia_stack.source, distribution, request.tables)
+    if driver.dkms:
+        signed = distro_source.has_signed_modules(request)
+        problems += secure_boot_problems(node, variables, distribution, certificate, signed=signed)
+        problems += distribution.header_problems(node.kernel)
+        problems += distribution.realtime_problems(node)
+    problems += disk_problems(node, variables, settled=settled)
+    return problems + busy_problems(node, variables, settled=settled)

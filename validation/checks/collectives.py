@@ -8,7 +8,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -265,8 +265,13 @@ def name_the_culprit(
         slowest = min(slow, key=lambda outcome: order(outcome.stage))
         return [dataclasses.replace(one, device=None) for one in failures([slowest])]
     hung = [outcome for outcome in outcomes if outcome.ending is Ending.HUNG]
-    if not hung:
-        return []
+    return [_who_hangs(hung, len(outcomes), order, ras)] if hung else []
+
+
+def _who_hangs(
+    hung: list[ProcessOutcome], ranks: int, order: Callable[[str], int], ras: RasWitness | None
+) -> Finding:
+    """Return the ranks that others wait for, or all `ranks` where nothing tells them apart."""
 
     def how_far(outcome: ProcessOutcome) -> tuple[int, int]:
         return order(outcome.stage), outcome.steps
@@ -274,36 +279,29 @@ def name_the_culprit(
     least = min(map(how_far, hung))
     # The others wait for one that does not run, which may have got as far as they.
     culprits = [one for one in hung if one.halted] or [one for one in hung if how_far(one) == least]
-    if len(culprits) == len(outcomes):
+    if len(culprits) == ranks:
         culprits = _did_not_enter(hung)
     testimonies = [*flight_records(hung), *(ras.testimonies(len(hung)) if ras else [])]
-    if len(culprits) == len(outcomes):
+    if len(culprits) == ranks:
         culprits = next(([hung[rank] for rank in one.ranks] for one in testimonies if one.ranks), culprits)
     others = [one for one in hung if one not in culprits]
     stages = dict.fromkeys(sorted((one.stage for one in culprits), key=order))
     stage, silent_s = " and ".join(stages), min(outcome.silent_s for outcome in hung)
     said = say(testimonies, hung, culprits)
     stood = " and ".join(dict.fromkeys(place(one.steps) for one in sorted(culprits, key=how_far)))
-    if len(culprits) == len(outcomes):
-        ranks = len(outcomes)
-        return [
-            finding("rank-hung", "all", ranks=ranks, stage=stage, place=stood, silent_s=silent_s, seen=said)
-        ]
+    facts: dict[str, Any] = {"stage": stage, "silent_s": silent_s, "seen": said}
+    if len(culprits) == ranks:
+        return finding("rank-hung", "all", ranks=ranks, place=stood, **facts)
     names = [
         f"{one.request.name}{f' ({seen})' if (seen := one.halted or one.where) else ''}" for one in culprits
     ]
-    facts: dict[str, Any] = {
-        "ranks": " and ".join(names),
-        "stage": stage,
-        "silent_s": silent_s,
-        "seen": said,
-    }
+    facts["ranks"] = " and ".join(names)
     if elsewhere := sorted({one.stage for one in others} - stages.keys(), key=order):
-        return [finding("rank-hung", "behind", others=elsewhere[-1], **facts)]
+        return finding("rank-hung", "behind", others=elsewhere[-1], **facts)
     if others and min(map(how_far, others)) > max(map(how_far, culprits)):
         waited = place(max(one.steps for one in others))
-        return [finding("rank-hung", "fewer-runs", place=stood, others=waited, **facts)]
-    return [finding("rank-hung", "some", **facts)]
+        return finding("rank-hung", "fewer-runs", place=stood, others=waited, **facts)
+    return finding("rank-hung", "some", **facts)
 
 
 def _did_not_enter(hung: list[ProcessOutcome]) -> list[ProcessOutcome]:
@@ -330,13 +328,17 @@ def place(steps: int) -> str:
 
 
 def stage_order(parameters: dict[str, Any]) -> Callable[[str], int]:
-    """Return how far a rank is that is in this stage; -1 for a stage that is none."""
+    """Return the order of a collective's stages."""
     stages = list(UNMET)
     for step in _steps(parameters):
         stages += [
             f"{doing} {_label(*step)}" for doing in ("preparing", "warming up with", "measuring", "checking")
         ]
-    stages.append("leaving")
+    return order_of([*stages, "leaving"])
+
+
+def order_of(stages: Sequence[str]) -> Callable[[str], int]:
+    """Return a function that says how far a rank is that is in this stage; -1 for a stage that is none."""
     return lambda stage: stages.index(stage) if stage in stages else -1
 
 

@@ -33,6 +33,7 @@ from validation.checks.collectives import (
     WARM_UP_RUNS,
     affordable_runs,
     name_the_culprit,
+    order_of,
     seconds_of,
 )
 from validation.checks.launch import Recorder, on_device
@@ -258,7 +259,7 @@ class CpuParallelTraining(Check):
             self,
             without_details(outcomes),
             measurements=found,
-            findings=name_the_culprit(outcomes, how_far(STAGES)),
+            findings=name_the_culprit(outcomes, order_of(STAGES)),
             details={"all ranks": {"advice": {"Training on several ranks": [text]}}} if text else None,
             telemetry=telemetry,
         )
@@ -301,8 +302,3 @@ def without_details(outcomes: list[ProcessOutcome]) -> list[ProcessOutcome]:
         dataclasses.replace(outcome, measured=dataclasses.replace(outcome.measured, details={}))
         for outcome in outcomes
     ]
-
-
-def how_far(stages: tuple[str, ...]) -> Callable[[str], int]:
-    """Return a function that says how far a rank is that is in this stage; -1 for a stage that is none."""
-    return lambda stage: stages.index(stage) if stage in stages else -1

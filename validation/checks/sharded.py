@@ -8,7 +8,7 @@ from functools import partial
 from validation.backends.factory import STARTING
 from validation.backends.protocol import SCALED, Backend, Shape
 from validation.backends.sampling import rate
-from validation.checks.collectives import CONNECTING, MEETING, name_the_culprit
+from validation.checks.collectives import CONNECTING, MEETING, name_the_culprit, order_of
 from validation.checks.launch import Recorder, on_device
 from validation.checks.measured import Telemetry, result
 from validation.checks.parallel import (
@@ -16,7 +16,6 @@ from validation.checks.parallel import (
     TOLERANCE,
     CpuParallelTraining,
     GpuParallelTraining,
-    how_far,
     meet,
     time_together,
     without_details,
@@ -120,7 +119,7 @@ class CpuShardedTraining(CpuParallelTraining):
     def conclude(self, outcomes: list[ProcessOutcome], telemetry: Telemetry | None = None) -> TestResult:
         """From how the ranks ended to the result."""
         found = compared(outcomes)
-        findings, details = name_the_culprit(outcomes, how_far(STAGES)), None
+        findings, details = name_the_culprit(outcomes, order_of(STAGES)), None
         if found:
             values = {one.name: one.value for one in found}
             plain, step = values["replicated_step_gb"], values["sharded_step_gb"]

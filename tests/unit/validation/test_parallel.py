@@ -11,7 +11,7 @@ from tests.unit.each import each
 from tests.unit.needs import needs_torch
 from tests.unit.validation.scripted import ScriptedBackend
 from tests.unit.validation.test_torch import there
-from validation.checks import parallel, sharded
+from validation.checks import collectives, parallel, sharded
 from validation.model.contract import Measured, State
 from validation.model.not_run import NotRunError
 from validation.processes.child import Request
@@ -151,7 +151,7 @@ def test_the_stages_of_a_rank_are_known_in_their_order(
 ) -> None:
     told: list[str] = []
     train(backend, request(number), told.append)
-    places = [parallel.how_far(stages)(stage) for stage in told]
+    places = [collectives.order_of(stages)(stage) for stage in told]
     assert places == sorted(places)
     assert min(places) >= 0
     assert told[-1] == "leaving"
