@@ -11,6 +11,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from validation.model.contract import StringEnum
+from validation.processes.files import read_at_most
+
+#: Far more than anybody writes by hand.
+MOST_BYTES = 16 << 20
 
 T = TypeVar("T")
 Word = TypeVar("Word", bound=StringEnum)
@@ -51,7 +55,7 @@ def load(path: Path, what: str, *, secret: bool = False) -> Any:
             return super().construct_mapping(node, deep)
 
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader)  # noqa: S506 - a safe one
+        return yaml.load(read_at_most(path, MOST_BYTES).decode(), Loader)  # noqa: S506 - a safe one
     # The 30th of February is a ValueError.
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         mark = getattr(error, "problem_mark", None)

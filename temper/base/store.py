@@ -65,6 +65,7 @@ class Store:
         try:
             own(self.path.parent)
             own_file(self.path)
+            self._require_file()
             # Transactions begin where the code says so.
             with closing(sqlite3.connect(self.path, timeout=PATIENCE_S, isolation_level=None)) as connection:
                 # Of one moment: another may be making the tables.
@@ -100,14 +101,20 @@ class Store:
             if not self.path.exists():
                 yield None
                 return
-            if self.path.is_dir():  # which SQLite calls a disk I/O error
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            self._require_file()
             with closing(self._connect_to_read()) as connection:
                 connection.execute("BEGIN")
                 self._refuse_strangers(connection)
                 yield connection if self._version(connection) else None
         except (sqlite3.Error, OSError) as error:
             raise self._unusable("read", error) from error
+
+    def _require_file(self) -> None:
+        """Raise OSError for a folder, which SQLite calls a disk I/O error, and a pipe, which it waits for."""
+        if self.path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if self.path.exists() and not self.path.is_file():
+            raise OSError("expected a file")
 
     def rows(self, query: str, *values: object) -> list[Any]:
         """Return what a query finds; nothing where nothing of this part is there yet."""

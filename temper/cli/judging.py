@@ -29,8 +29,9 @@ from validation.autotune import evidence as documents
 from validation.cli.commands import explain
 from validation.fabric.groups import make_orders, read_rounds
 from validation.findings import catalogue
-from validation.model.contract import ContractError, UsageError, encode, parse
+from validation.model.contract import MOST_RESULT_BYTES, ContractError, UsageError, encode, parse
 from validation.model.printable import one_line
+from validation.processes.files import read_at_most
 from validation.processes.interrupts import end_on_signals
 from validation.verdict.judge import EXIT_ENVIRONMENT, EXIT_FAIL, EXIT_PASS
 
@@ -187,7 +188,7 @@ def _explain(options: argparse.Namespace) -> int:
 
 
 def _read(path: Path) -> bytes:
-    return sys.stdin.buffer.read() if path == Path("-") else path.read_bytes()
+    return sys.stdin.buffer.read() if path == Path("-") else read_at_most(path, MOST_RESULT_BYTES)
 
 
 def _propose(options: argparse.Namespace) -> int:

@@ -133,6 +133,8 @@ def main(command_line: Sequence[str] | None = None) -> int:
         status = NOT_CARRIED_OUT
     except (OSError, UnicodeError) as error:  # a name with bytes that are no text is a UnicodeError
         status = refused(name, error)
+    except MemoryError:
+        status = refused(name, "it needs more memory than there is: see that it is given the right files")
     except Exception:  # noqa: BLE001 - Python would end with 1, which says that a node is bad
         status = refused(name, f"this is a fault of this program\n{traceback.format_exc()}")
     return status if _written(sys.stdout) else NOT_CARRIED_OUT

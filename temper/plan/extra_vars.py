@@ -10,12 +10,17 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from temper.base.options import MOST_BYTES
+from validation.processes.files import read_at_most
+
 if TYPE_CHECKING:
     import yaml
 
 
 #: How a file begins that ansible-vault has encrypted.
 ENCRYPTED = "$ANSIBLE_VAULT;"
+#: More than a file of that size has without aliases, each of which may have many others in it.
+MOST_VALUES = MOST_BYTES
 #: Tags of Ansible's, with what marks the same in its JSON.
 MARKS = {"!vault": "__ansible_vault", "!vault-encrypted": "__ansible_vault", "!unsafe": "__ansible_unsafe"}
 
@@ -41,13 +46,13 @@ def variables_of(texts: Iterable[str]) -> dict[str, Any]:
         shown = text if text.startswith("@") else f"{name[1]}=..." if name else "..."
         if text.startswith(("@", "{")):
             try:
-                content = Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text
+                content = read_at_most(Path(text[1:]), MOST_BYTES).decode() if text.startswith("@") else text
                 if content.startswith(ENCRYPTED):
                     content = _decrypted(Path(text[1:]).resolve())
                 given = yaml.load(content, _marking_loader())  # noqa: S506 - a SafeLoader
             except OSError as error:
                 raise ExtraVarsError(
-                    f"-e {shown}: expected a file with variables: {error.strerror}"
+                    f"-e {shown}: expected a file with variables: {error.strerror or error}"
                 ) from error
             except (ValueError, RecursionError, yaml.YAMLError) as error:
                 mark = getattr(error, "problem_mark", None)
@@ -67,11 +72,26 @@ def variables_of(texts: Iterable[str]) -> dict[str, Any]:
             if not pairs or "_raw_params" in pairs:
                 raise ExtraVarsError(f"-e {shown}: expected name=value, JSON in braces, or @FILE.")
             found |= pairs
+    if _values(found, {}) > MOST_VALUES:
+        raise ExtraVarsError(
+            f"-e: expected at most {MOST_VALUES} values, found more, through aliases (*NAME)."
+        )
     try:
         plain: dict[str, Any] = json.loads(json.dumps(found, default=_day))
     except (TypeError, ValueError) as error:
         raise ExtraVarsError(f"-e: expected values that JSON has: {error}") from error
     return plain
+
+
+def _values(value: Any, known: dict[int, int]) -> int:
+    """Return how many values there are in one. `known` has those of each list and mapping."""
+    if not isinstance(value, dict | list):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = 1  # of a value that has itself in it, JSON says so
+        parts = [*value.values()] if isinstance(value, dict) else value
+        known[id(value)] += sum(_values(part, known) for part in parts)
+    return known[id(value)]
 
 
 @cache

@@ -25,9 +25,17 @@ from temper.report.racks import in_common
 from temper.report.write import write
 from validation.checks.registry import HEADLINES, TESTS
 from validation.fabric.groups import Fleet, read_rounds
-from validation.model.contract import ContractError, State, UsageError, json_text, loads, parse
-from validation.model.expectations import read_fleet
-from validation.processes.files import file_stem, write_all
+from validation.model.contract import (
+    MOST_DOCUMENT_BYTES,
+    ContractError,
+    State,
+    UsageError,
+    json_text,
+    loads,
+    parse,
+)
+from validation.model.expectations import fleet_from
+from validation.processes.files import file_stem, read_at_most, write_all
 from validation.report import fleet_report
 from validation.verdict.baseline import Comparison
 from validation.verdict.judge import EXIT_ENVIRONMENT, EXIT_PASS, judge_fleet, judge_node
@@ -119,12 +127,12 @@ def judge(options: argparse.Namespace) -> int:
 def _from_files(options: argparse.Namespace) -> tuple[FleetResults, Fleet | None]:
     measured = FleetResults()
     with naming(options.expectations) as path:
-        expected = read_fleet(path, TESTS)
+        expected = fleet_from(parse(read_at_most(path, MOST_DOCUMENT_BYTES)), TESTS)
     measured.add(expected.nodes, *results_in(options.results))
     if not options.fabric:
         return measured, None
     with naming(options.fabric) as path:
-        return measured, read_rounds(parse(path.read_bytes()))
+        return measured, read_rounds(parse(read_at_most(path, MOST_DOCUMENT_BYTES)))
 
 
 def _from_stdin() -> tuple[FleetResults, Fleet | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
 import runpy
 import subprocess
@@ -225,6 +226,7 @@ def test_an_interrupted_command_says_so(
     (OSError(28, "No space left on device", "re\x1b[2Jports"), False),
     (OSError(28, "No space left on device"), False),
     (RuntimeError("Symlink loop from 'x'"), True),
+    (MemoryError("", "memory"), False),
 )
 def test_status_1_says_only_that_a_node_is_bad(error: Exception, is_fault: bool) -> None:
     said = io.StringIO()
@@ -278,6 +280,27 @@ def test_what_cannot_be_read_is_named_in_a_sentence(line: str, unreadable: tuple
         assert "Traceback" not in said.getvalue(), name
         assert "\x1b" not in said.getvalue()
         assert printable(name) in said.getvalue()
+
+
+@each(
+    *("fleet run tune -i hosts -e @FILE", "notify test --settings FILE"),
+    *("compare FILE FILE", "propose --evidence FILE"),
+)
+def test_of_a_file_that_is_far_too_large_only_a_part_is_read(line: str, unreadable: tuple[str, ...]) -> None:
+    with Path("large").open("wb") as file:
+        file.truncate(1 << 36)
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        assert main([word.replace("FILE", "large") for word in line.split()]) == 2
+    assert "large: expected at most 16777216 bytes, found more" in said.getvalue()
+
+
+def test_nobody_waits_for_a_pipe_in_the_place_of_a_history(unreadable: tuple[str, ...]) -> None:
+    os.mkfifo("pipe")
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        assert main(["compliance", "drifts", "--history", "pipe"]) == 2
+    assert "pipe cannot be read: expected a file" in said.getvalue()
 
 
 @each(

@@ -11,11 +11,10 @@ import marshal
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from validation.model.bounds import MOST_KEY
-from validation.model.contract import EXPECTATIONS_VERSION, ContractError, decode, loads, parse
+from validation.model.contract import EXPECTATIONS_VERSION, ContractError, decode, loads
 
 #: The version of the module marshal in which equal values of JSON have equal bytes.
 WITHOUT_REFERENCES = 2
@@ -105,11 +104,6 @@ class FleetExpectations:
 def parse_expectation(text: str | bytes, known_tests: tuple[str, ...]) -> Expectation:
     """Return the expectation of one node from JSON. Raises ContractError."""
     return _checked(loads(Expectation, text), known_tests, "expectation")
-
-
-def read_fleet(path: Path, known_tests: tuple[str, ...]) -> FleetExpectations:
-    """Return the expectations of a fleet from a JSON file. Raises OSError, ContractError."""
-    return fleet_from(parse(path.read_bytes()), known_tests)
 
 
 def fleet_from(
