@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 #: How a file begins that ansible-vault has encrypted.
 ENCRYPTED = "$ANSIBLE_VAULT;"
-#: More than a file of that size has without aliases, each of which may have many others in it.
-MOST_VALUES = MOST_BYTES
 #: Tags of Ansible's, with what marks the same in its JSON.
 MARKS = {"!vault": "__ansible_vault", "!vault-encrypted": "__ansible_vault", "!unsafe": "__ansible_unsafe"}
 
@@ -72,26 +70,11 @@ def variables_of(texts: Iterable[str]) -> dict[str, Any]:
             if not pairs or "_raw_params" in pairs:
                 raise ExtraVarsError(f"-e {shown}: expected name=value, JSON in braces, or @FILE.")
             found |= pairs
-    if _values(found, {}) > MOST_VALUES:
-        raise ExtraVarsError(
-            f"-e: expected at most {MOST_VALUES} values, found more, through aliases (*NAME)."
-        )
     try:
         plain: dict[str, Any] = json.loads(json.dumps(found, default=_day))
     except (TypeError, ValueError) as error:
         raise ExtraVarsError(f"-e: expected values that JSON has: {error}") from error
     return plain
-
-
-def _values(value: Any, known: dict[int, int]) -> int:
-    """Return how many values there are in one. `known` has those of each list and mapping."""
-    if not isinstance(value, dict | list):
-        return 1
-    if id(value) not in known:
-        known[id(value)] = 1  # of a value that has itself in it, JSON says so
-        parts = [*value.values()] if isinstance(value, dict) else value
-        known[id(value)] += sum(_values(part, known) for part in parts)
-    return known[id(value)]
 
 
 @cache

@@ -24,7 +24,12 @@ def disk_problems(node: NodeFacts, variables: Variables, *, settled: bool) -> li
 
 def state_problems(node: NodeFacts) -> list[Refusal]:
     """Why nothing can be changed there now: nobody can write, or cloud-init may change it, too."""
-    problems = [refusal("disk-read-only", path=disk.path) for disk in node.disks if disk.read_only]
+    # Of others, a hook of apt's may make them writable for each installation.
+    problems = [
+        refusal("disk-read-only", path=disk.path)
+        for disk in node.disks
+        if disk.read_only and disk.path in ("/", "/var")
+    ]
     return [*problems, *([refusal("first-boot")] if node.being_set_up else [])]
 
 

@@ -229,7 +229,7 @@ def disk(path: str, free_gib: float) -> dict[str, Any]:
 
 
 @each(
-    ({"disks": [disk("/", 50), disk("/usr", 50) | {"read_only": True}]}, "disk-read-only", {"path": "/usr"}),
+    ({"disks": [disk("/", 50), disk("/var", 50) | {"read_only": True}]}, "disk-read-only", {"path": "/var"}),
     ({"being_set_up": True}, "first-boot", {}),
 )
 def test_a_node_that_cannot_be_changed_now_is_refused(
@@ -237,6 +237,11 @@ def test_a_node_that_cannot_be_changed_now_is_refused(
 ) -> None:
     for made in (plan(node(**changes)), plan(settled(**changes))):
         assert [(one["code"], one["facts"]) for one in made["refusals"]] == [(code, facts)]
+
+
+def test_a_disk_that_a_hook_of_apts_makes_writable_stops_nothing() -> None:
+    made = plan(node(disks=[disk("/", 50), disk("/boot", 50) | {"read_only": True}]))
+    assert made["refusals"] == []
 
 
 def test_each_disk_that_is_full_is_named() -> None:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -614,13 +613,6 @@ def test_no_value_is_repeated_where_variables_are_of_another_form(text: str) -> 
     with pytest.raises(ExtraVarsError) as error:
         variables_of([text])
     assert "s3cret" not in str(error.value)
-
-
-def test_aliases_that_stand_for_more_than_anybody_has_memory_for_are_refused(tmp_path: Path) -> None:
-    lines = [f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]" for old, new in pairwise("abcdefghijkl")]
-    (tmp_path / "x.yml").write_text("\n".join(["a: &a [1]", *lines]))
-    with pytest.raises(ExtraVarsError, match="aliases"):
-        variables_of([f"@{tmp_path / 'x.yml'}"])
 
 
 def test_a_value_that_cannot_be_recorded_is_one_sentence() -> None:
