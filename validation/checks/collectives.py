@@ -289,13 +289,14 @@ def _who_hangs(
     stage, silent_s = " and ".join(stages), min(outcome.silent_s for outcome in hung)
     said = say(testimonies, hung, culprits)
     stood = " and ".join(dict.fromkeys(place(one.steps) for one in sorted(culprits, key=how_far)))
-    facts: dict[str, Any] = {"stage": stage, "silent_s": silent_s, "seen": said}
     if len(culprits) == ranks:
-        return finding("rank-hung", "all", ranks=ranks, place=stood, **facts)
+        return finding(
+            "rank-hung", "all", ranks=ranks, stage=stage, place=stood, silent_s=silent_s, seen=said
+        )
     names = [
         f"{one.request.name}{f' ({seen})' if (seen := one.halted or one.where) else ''}" for one in culprits
     ]
-    facts["ranks"] = " and ".join(names)
+    facts: dict[str, Any] = {"ranks": " and ".join(names), "stage": stage, "silent_s": silent_s, "seen": said}
     if elsewhere := sorted({one.stage for one in others} - stages.keys(), key=order):
         return finding("rank-hung", "behind", others=elsewhere[-1], **facts)
     if others and min(map(how_far, others)) > max(map(how_far, culprits)):
