@@ -4,6 +4,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import os
 import shutil
 import signal
 import stat
@@ -308,6 +309,24 @@ def test_a_full_disk_is_a_problem(preview: Run, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100, 99, 2**20))
     (problem,) = preview({"libcuda1": "580-1"})["problems"]
     assert "has 1 MiB free, and the transaction needs 3 MiB there" in problem
+
+
+@each("", 'DPkg::Pre-Invoke { "mount -o remount,exec /var"; };')
+def test_a_folder_in_which_no_script_of_a_package_may_run_is_a_problem(
+    hook: str, preview: Run, node: Machine
+) -> None:
+    mounted = os.statvfs
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "statvfs", lambda path: noexec(mounted(path)))
+        (node.root / "etc/apt/apt.conf.d/50site").write_text(f"{hook}\n")
+        problems = preview(DRIVER)["problems"]
+        assert [f"{node.root}/var/lib/dpkg/info" in one and "noexec" in one for one in problems] == (
+            [] if hook else [True]
+        )
+
+
+def noexec(found: os.statvfs_result) -> os.statvfs_result:
+    return os.statvfs_result((*found[:8], found.f_flag | os.ST_NOEXEC, found.f_namemax))
 
 
 @pytest.fixture
