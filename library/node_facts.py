@@ -66,8 +66,8 @@ ansible_facts:
   description: The fact C(temper), with the keys os, architecture, kernel, kernels, secure_boot, mok_enrolled,
     services, boot_id, machine_id, cpu, memory_bytes, disks, pci, nvlink_switch_managed,
     interfaces, network_firmware, packages, broken_packages, apt_sources, dkms, nvidia, tunables, pythons,
-    payload_python, forwards, answers_elsewhere, usb_disk, being_set_up, image_refusal, other_engines and
-    in_place.
+    payload_python, forwards, answers_elsewhere, usb_disk, being_set_up, clock_s, image_refusal,
+    other_engines and in_place.
   returned: always
   type: dict
 """
@@ -80,6 +80,7 @@ import platform
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -673,6 +674,7 @@ def gather(
         "usb_disk": not is_image and usb_disk(root),
         "answers_elsewhere": not is_image and answers_elsewhere(known["interfaces"]),
         "being_set_up": not is_image and being_set_up(root),
+        "clock_s": time.time(),
         "image_refusal": image.refusal(root, release) if is_image else "",
         "other_engines": [engine._asdict() for engine in other_engines(root)],
         "in_place": {} if is_image else in_place.noted(),

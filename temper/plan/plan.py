@@ -28,6 +28,7 @@ from temper.plan.hardware import (
 )
 from temper.plan.machine import (
     busy_problems,
+    clock_warnings,
     disk_problems,
     monitoring_problems,
     secure_boot_problems,
@@ -71,6 +72,7 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
     # Of an image it is said otherwise that no GPU is named.
     problems += gpu_problems if stack and (not image or node.pci) else []
     warnings = warnings + fabric_warnings(gpus, fabric, tables, wanted) if stack else []
+    warnings += clock_warnings(node, target)
     if distribution:
         problems += environment_problems(variables.compute_environment, distribution.name)
     problems += interface_problems(variables.compute_environment, node.interfaces)

@@ -3,7 +3,9 @@
 import copy
 from typing import Any
 
-from temper.plan.machine import GIB
+from temper.plan.facts import NodeFacts
+from temper.plan.machine import GIB, clock_warnings
+from temper.plan.model import Target
 from tests.unit.each import each
 from tests.unit.planning_nodes import (
     AUDIO,
@@ -237,6 +239,20 @@ def test_a_node_that_cannot_be_changed_now_is_refused(
 ) -> None:
     for made in (plan(node(**changes)), plan(settled(**changes))):
         assert [(one["code"], one["facts"]) for one in made["refusals"]] == [(code, facts)]
+
+
+@each(
+    (300, ""),
+    (-300, ""),
+    (2 * 3600, "2 h ahead of"),
+    (-3 * 86400 - 3600, "3 d 1 h behind"),
+)
+def test_a_clock_that_is_wrong_is_named(ahead_s: float, words: str) -> None:
+    facts = NodeFacts.from_dict(node(clock_s=1.7e9 + ahead_s))
+    found = clock_warnings(facts, Target(now_s=1.7e9))
+    assert [words in one for one in found] == ([True] if words else [])
+    # Nobody compares.
+    assert clock_warnings(facts, Target()) == []
 
 
 def test_each_disk_that_is_full_is_named() -> None:

@@ -235,6 +235,19 @@ def test_a_repository_that_another_key_signed_is_a_problem(
     assert f"NO_PUBKEY {key_ring.keys['rsa4096'][-16:]}" in problem
 
 
+@each(
+    "Date: Fri, 20 Nov 2099 00:00:00 UTC",
+    "Date: Fri, 20 Nov 2020 00:00:00 UTC\nValid-Until: Fri, 27 Nov 2020 00:00:00 UTC",
+)
+def test_a_repository_of_another_time_leads_to_the_nodes_clock(
+    dated: str, preview: Run, nvidia: Archive, key_ring: KeyRing
+) -> None:
+    nvidia.sign(key_ring, "ed25519", dated)
+    (problem,) = preview(DRIVER)["problems"]
+    assert problem.startswith("Repository nvidia cannot be used: Release file for ")
+    assert "date -u" in problem
+
+
 class KeepsOpen(Files):
     """Keeps connections open, as real web servers do."""
 
