@@ -596,7 +596,10 @@ def pythons(root: Path) -> list[str]:
 
 
 def payload_python(root: Path, path: str) -> dict[str, Any] | None:
-    """Return a Python's version and torch, from the files around it; None where there is no Python."""
+    """Return a Python's version and torch, from the files around it; None where there is no Python.
+
+    One of an environment that was made half-way counts as none: it has neither pip nor torch.
+    """
     program = root / path.lstrip("/")
     if not os.path.lexists(program):
         return None
@@ -609,6 +612,8 @@ def payload_python(root: Path, path: str) -> dict[str, Any] | None:
     torch = [
         found.name for library in libraries for found in library.glob("*-packages/torch-[0-9]*.dist-info")
     ]
+    if settings and not torch and not (base / "bin/pip").exists():
+        return None
     named = [
         python_version(os.path.realpath(program)),
         *(python_version(str(library)) for library in libraries),

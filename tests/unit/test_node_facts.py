@@ -967,6 +967,15 @@ def test_a_payload_python_that_is_not_there_or_says_nothing(root: Root) -> None:
     }
 
 
+def test_an_environment_that_was_made_half_way_is_none_yet(root: Root) -> None:
+    root.write("opt/temper/venv/bin/python3", "")
+    root.write("opt/temper/venv/pyvenv.cfg", "version = 3.11.2\n")
+    assert node_facts.payload_python(root.path, node_facts.PAYLOAD_PYTHON) is None
+    root.write("opt/temper/venv/bin/pip", "")
+    found = node_facts.payload_python(root.path, node_facts.PAYLOAD_PYTHON)
+    assert found == {"version": "3.11", "torch": "", "environment": True}
+
+
 def test_the_payloads_python_is_the_roles_default() -> None:
     assert specs()["gpu_validation"]["argument_specs"]["main"]["options"]["gpu_validation_python"][
         "default"
