@@ -587,12 +587,15 @@ def python_version(text: str) -> str:
 
 
 def pythons(root: Path) -> list[str]:
-    """Versions of Python in /usr/bin by the programs' names, that of python3 first."""
+    """Versions of Python in /usr/bin by the programs' names, that of python3 first.
+
+    python3 may lead elsewhere (/usr/local), to one that has no name in /usr/bin.
+    """
     programs = root / "usr/bin"
     others = filter(None, (python_version(str(path)) for path in programs.glob("python3.*")))
-    own = python_version(os.path.realpath(programs / "python3"))
     ordered = sorted(others, key=lambda version: int(version.partition(".")[2]))
-    return list(dict.fromkeys([own, *ordered] if own else ordered))
+    own = python_version(os.path.realpath(programs / "python3"))
+    return sorted(dict.fromkeys(ordered), key=lambda version: version != own)
 
 
 def payload_python(root: Path, path: str) -> dict[str, Any] | None:

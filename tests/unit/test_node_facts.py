@@ -933,6 +933,13 @@ def test_the_systems_own_python_comes_first(root: Root) -> None:
     assert node_facts.pythons(root.path / "elsewhere") == []
 
 
+def test_a_python_that_has_no_name_beside_the_systems_own_is_none(root: Root) -> None:
+    for name in ("usr/bin/python3.10", "usr/local/bin/python3.12"):
+        root.write(name, "")
+    (root.path / "usr/bin/python3").symlink_to("../local/bin/python3.12")
+    assert node_facts.pythons(root.path) == ["3.10"]
+
+
 @pytest.mark.parametrize(
     ("settings", "library", "found"),
     [
