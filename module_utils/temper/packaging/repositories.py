@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ansible.module_utils.temper.packaging import signing_keys
-from ansible.module_utils.temper.packaging.download import without_credentials
+from ansible.module_utils.temper.packaging.download import remedy, without_credentials
 
 Repository = Mapping[str, Any]
 
@@ -22,13 +22,6 @@ SUMMARY = "Some index files failed"
 # apt-pkg/contrib/fileutl.cc of apt 2.6.1.
 HOOK = re.compile(
     r"E: (?:Problem executing scripts APT::Update::Post-Invoke|Sub-process returned an error code$)"
-)
-# apt of a Release file, and GnuTLS and OpenSSL of a certificate.
-TIMED = re.compile("not valid yet|not yet valid|is expired|expired certificate")
-OF_TIME = "Compare the node's clock (date -u) with yours; if it is right, the repository is out of date."
-OF_PLACE = (
-    "Check its address and key, and the node's proxy and DNS; or point nvidia_stack_*_repository_url at a "
-    "mirror."
 )
 DNF_KEYRINGS = Path("/etc/pki/rpm-gpg")
 # Published with the CUDA repositories up to April 2022, then revoked by NVIDIA; apt trusted it for every
@@ -226,7 +219,6 @@ def unreadable(output: str, repositories: Sequence[Repository]) -> list[str]:
         name = f"Repository {owner['name']}" if owner else "A repository of this node"
         complaints.setdefault(name, []).append(" ".join(line[3:].split()))
     return [
-        f"{name} cannot be used: {' '.join(dict.fromkeys(lines))}. "
-        + (OF_TIME if any(map(TIMED.search, lines)) else OF_PLACE)
+        f"{name} cannot be used: {' '.join(dict.fromkeys(lines))}. {remedy(' '.join(lines))}"
         for name, lines in complaints.items()
     ] or [f"The package lists cannot be read: {' '.join(output.split())[-500:]}"]
