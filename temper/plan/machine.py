@@ -11,6 +11,7 @@ from temper.plan.variables import Variables
 
 GIB = 2**30
 LEAST_INTERVAL_S = 60
+ALWAYS_WRITTEN = ("/", "/var")
 # An answer may be under way for minutes where the controller has much to do.
 CLOCK_OFF_S = 300
 
@@ -26,9 +27,16 @@ def disk_problems(node: NodeFacts, variables: Variables, *, settled: bool) -> li
     ]
 
 
-def state_problems(node: NodeFacts) -> list[Refusal]:
-    """Why nothing can be changed there now: nobody can write, or cloud-init may change it, too."""
-    problems = [refusal("disk-read-only", path=disk.path) for disk in node.disks if disk.read_only]
+def state_problems(node: NodeFacts, *, installs: bool) -> list[Refusal]:
+    """Why nothing can be changed there now: nobody can write, or cloud-init may change it, too.
+
+    A site may have /usr and /boot read-only, but for installations.
+    """
+    problems = [
+        refusal("disk-read-only", path=disk.path)
+        for disk in node.disks
+        if disk.read_only and (installs or disk.path in ALWAYS_WRITTEN)
+    ]
     return [*problems, *([refusal("first-boot")] if node.being_set_up else [])]
 
 

@@ -60,7 +60,6 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
     if not stack:
         # What cannot have a stack can be without one.
         problems = []
-    problems += state_problems(node)
     hardware = gpu_hardware(node.own_pci, tables)
     given = given_gpus(node)
     gpus = hardware.known + hardware.similar
@@ -101,6 +100,7 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
     settled = bool(offer.packages) and all(
         same(node.packages.get(name), version) for name, version in offer.packages.items()
     )
+    problems += state_problems(node, installs=stack and not settled)
     problems += offer.refusals
     if offer.driver:
         warnings += security_warnings(offer.packages, offer.driver.version, tables.security)

@@ -230,15 +230,25 @@ def disk(path: str, free_gib: float) -> dict[str, Any]:
     return {"path": path, "total_bytes": 100 * GIB, "free_bytes": int(free_gib * GIB)}
 
 
+def read_only(path: str) -> dict[str, Any]:
+    return {"disks": [disk("/", 50), disk(path, 50) | {"read_only": True}]}
+
+
 @each(
-    ({"disks": [disk("/", 50), disk("/usr", 50) | {"read_only": True}]}, "disk-read-only", {"path": "/usr"}),
-    ({"being_set_up": True}, "first-boot", {}),
+    (node(**read_only("/usr")), "disk-read-only", {"path": "/usr"}),
+    (settled(**read_only("/var")), "disk-read-only", {"path": "/var"}),
+    (node(being_set_up=True), "first-boot", {}),
+    (settled(being_set_up=True), "first-boot", {}),
 )
 def test_a_node_that_cannot_be_changed_now_is_refused(
-    changes: dict[str, Any], code: str, facts: dict[str, str]
+    facts: dict[str, Any], code: str, said: dict[str, str]
 ) -> None:
-    for made in (plan(node(**changes)), plan(settled(**changes))):
-        assert [(one["code"], one["facts"]) for one in made["refusals"]] == [(code, facts)]
+    assert [(one["code"], one["facts"]) for one in plan(facts)["refusals"]] == [(code, said)]
+
+
+def test_a_site_may_have_programs_read_only_where_nothing_is_installed() -> None:
+    assert plan(settled(**read_only("/usr")))["problems"] == []
+    assert plan(node(**read_only("/usr")), nvidia_stack_state="absent")["problems"] == []
 
 
 @each(
