@@ -66,8 +66,8 @@ ansible_facts:
   description: The fact C(temper), with the keys os, architecture, kernel, kernels, secure_boot, mok_enrolled,
     services, boot_id, machine_id, cpu, memory_bytes, disks, pci, nvlink_switch_managed,
     interfaces, network_firmware, packages, broken_packages, apt_sources, dkms, nvidia, tunables, pythons,
-    payload_python, forwards, answers_elsewhere, usb_disk, being_set_up, image_refusal, other_engines and
-    in_place.
+    payload_python, forwards, answers_elsewhere, usb_disk, being_set_up, clock_s, image_refusal,
+    other_engines and in_place.
   returned: always
   type: dict
 """
@@ -80,6 +80,7 @@ import platform
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -586,16 +587,22 @@ def python_version(text: str) -> str:
 
 
 def pythons(root: Path) -> list[str]:
-    """Versions of Python in /usr/bin by the programs' names, that of python3 first."""
+    """Versions of Python in /usr/bin by the programs' names, that of python3 first.
+
+    python3 may lead elsewhere (/usr/local), to one that has no name in /usr/bin.
+    """
     programs = root / "usr/bin"
     others = filter(None, (python_version(str(path)) for path in programs.glob("python3.*")))
-    own = python_version(os.path.realpath(programs / "python3"))
     ordered = sorted(others, key=lambda version: int(version.partition(".")[2]))
-    return list(dict.fromkeys([own, *ordered] if own else ordered))
+    own = python_version(os.path.realpath(programs / "python3"))
+    return sorted(dict.fromkeys(ordered), key=lambda version: version != own)
 
 
 def payload_python(root: Path, path: str) -> dict[str, Any] | None:
-    """Return a Python's version and torch, from the files around it; None where there is no Python."""
+    """Return a Python's version and torch, from the files around it; None where there is no Python.
+
+    One of an environment that was made half-way counts as none: it has neither pip nor torch.
+    """
     program = root / path.lstrip("/")
     if not os.path.lexists(program):
         return None
@@ -608,6 +615,8 @@ def payload_python(root: Path, path: str) -> dict[str, Any] | None:
     torch = [
         found.name for library in libraries for found in library.glob("*-packages/torch-[0-9]*.dist-info")
     ]
+    if settings and not torch and not (base / "bin/pip").exists():
+        return None
     named = [
         python_version(os.path.realpath(program)),
         *(python_version(str(library)) for library in libraries),
@@ -673,6 +682,7 @@ def gather(
         "usb_disk": not is_image and usb_disk(root),
         "answers_elsewhere": not is_image and answers_elsewhere(known["interfaces"]),
         "being_set_up": not is_image and being_set_up(root),
+        "clock_s": time.time(),
         "image_refusal": image.refusal(root, release) if is_image else "",
         "other_engines": [engine._asdict() for engine in other_engines(root)],
         "in_place": {} if is_image else in_place.noted(),

@@ -22,7 +22,7 @@ author: Temper developers
 EXAMPLES = r"""
 - name: Install what makes virtual environments
   node_packages:
-    names: [python3-venv]
+    names: [python3.11-venv]
 """
 
 RETURN = r"""

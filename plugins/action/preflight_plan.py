@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,7 @@ class ActionModule(NodeAction):
         if boolean(self._task.args.get("image", False), strict=False):
             asked |= {"image": True, "image_kernel": self._task.args["image_kernel"]}
         node = self.ask("node_facts", asked, variables)
+        known["now_s"] = time.time()
         # Of a node that has answered: one that ssh has not known before is known by now.
         known["host_keys"] = host_keys(self._connection) if self.reached else ()
         plan = refused(preflight_plan(node, own, known), *self.unseen(variables))

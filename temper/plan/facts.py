@@ -14,6 +14,8 @@ from validation.model.gpu_models import OWN_DRIVERS
 #: The kernel's own bounds are below these.
 MOST_CPUS = 1 << 16
 MOST_DEVICES = 1024
+# The year 9999.
+LATEST_S = 253402300800
 PCI_ADDRESS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 PCI_ID = re.compile(r"[0-9a-f]{4}")
 # A GPU with an output for a monitor is a VGA controller, one without is a 3D controller.
@@ -279,6 +281,8 @@ class NodeFacts:
     usb_disk: bool = False
     # Whether cloud-init is still at work in the first boot
     being_set_up: bool = False
+    # What its clock says, in seconds since 1970; 0 where nobody has asked
+    clock_s: float = 0.0
 
     @property
     def own_pci(self) -> tuple[PciDevice, ...]:
@@ -306,6 +310,8 @@ class NodeFacts:
         for name, size in sizes.items():
             if size < 0:
                 raise ValueError(f"node_facts.{name}: expected 0 or more, found {size}")
+        if not 0 <= self.clock_s < LATEST_S:
+            raise ValueError(f"node_facts.clock_s: expected seconds since 1970, found {self.clock_s}")
         cpus = max(self.cpu.logical, self.cpu.physical, self.cpu.numa_nodes)
         if cpus > MOST_CPUS:
             raise ValueError(f"node_facts.cpu: expected at most {MOST_CPUS} CPUs, found {cpus}")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from temper.base.nodes import duration
 from temper.plan.distributions import Distribution
 from temper.plan.facts import NodeFacts
+from temper.plan.model import Target
 from temper.plan.refusals import Refusal, refusal
 from temper.plan.variables import Variables
 
 GIB = 2**30
 LEAST_INTERVAL_S = 60
+ALWAYS_WRITTEN = ("/", "/var")
+# An answer may be under way for minutes where the controller has much to do.
+CLOCK_OFF_S = 300
 
 
 def disk_problems(node: NodeFacts, variables: Variables, *, settled: bool) -> list[Refusal]:
@@ -28,9 +33,21 @@ def state_problems(node: NodeFacts) -> list[Refusal]:
     problems = [
         refusal("disk-read-only", path=disk.path)
         for disk in node.disks
-        if disk.read_only and disk.path in ("/", "/var")
+        if disk.read_only and disk.path in ALWAYS_WRITTEN
     ]
     return [*problems, *([refusal("first-boot")] if node.being_set_up else [])]
+
+
+def clock_warnings(node: NodeFacts, target: Target) -> list[str]:
+    """Say that two clocks differ: what is downloaded would seem to be expired, or from the future."""
+    ahead_s = node.clock_s - target.now_s
+    if not node.clock_s or not target.now_s or abs(ahead_s) <= CLOCK_OFF_S:
+        return []
+    side = "ahead of" if ahead_s > 0 else "behind"
+    return [
+        f"the node's clock is {duration(abs(ahead_s))} {side} this machine's: set the wrong one right, or "
+        "apt and TLS may take repositories for expired, or for not valid yet"
+    ]
 
 
 def signs_modules(node: NodeFacts, mok_sha256: str) -> bool:

@@ -128,12 +128,14 @@ class Target:
     today: str = ""  # "2026-11-21"
     mok_sha256: str = ""  # of the operator's certificate for Secure Boot
     port: str = ""  # of its sshd; empty where nobody names it
+    now_s: float = 0.0  # by the controller's clock as the node answered; 0 where nobody compares
 
     @classmethod
     def from_dict(cls, known: Mapping[str, Any], mok_sha256: str = "") -> Target:
         """Return the target of a node from what preflight's `known` says of it."""
         port = str(known.get("port") or "")
-        return cls(known["address"], known["user"], known["today"], mok_sha256, port)
+        now_s = float(known.get("now_s", 0))
+        return cls(known["address"], known["user"], known["today"], mok_sha256, port, now_s)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,7 @@ from temper.plan.hardware import (
 )
 from temper.plan.machine import (
     busy_problems,
+    clock_warnings,
     disk_problems,
     monitoring_problems,
     secure_boot_problems,
@@ -60,7 +61,6 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
     if not stack:
         # What cannot have a stack can be without one.
         problems = []
-    problems += state_problems(node)
     hardware = gpu_hardware(node.own_pci, tables)
     given = given_gpus(node)
     gpus = hardware.known + hardware.similar
@@ -72,6 +72,7 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
     # Of an image it is said otherwise that no GPU is named.
     problems += gpu_problems if stack and (not image or node.pci) else []
     warnings = warnings + fabric_warnings(gpus, fabric, tables, wanted) if stack else []
+    warnings += clock_warnings(node, target)
     settings, own_problems, own_warnings = settings_plan(
         node, tables, variables, distribution, hardware.count, target.address
     )
@@ -86,6 +87,7 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
     settled = bool(offer.packages) and all(
         same(node.packages.get(name), version) for name, version in offer.packages.items()
     )
+    problems += state_problems(node)
     problems += offer.refusals
     if offer.driver:
         warnings += security_warnings(offer.packages, offer.driver.version, tables.security)

@@ -64,12 +64,12 @@ class Archive:
         with (self.path / "Packages").open("a") as index:
             index.write(entry)
 
-    def sign(self, ring: KeyRing, algorithm: str) -> None:
+    def sign(self, ring: KeyRing, algorithm: str, dated: str = "Date: Fri, 20 Nov 2026 00:00:00 UTC") -> None:
         """Write the signed Release file of what has been added."""
         index = (self.path / "Packages").read_bytes()
         release = self.path / "Release"
         release.write_text(
-            "Origin: Tests\nLabel: Tests\nDate: Fri, 20 Nov 2026 00:00:00 UTC\nSHA256:\n"
+            f"Origin: Tests\nLabel: Tests\n{dated}\nSHA256:\n"
             f" {hashlib.sha256(index).hexdigest()} {len(index)} Packages\n"
         )
         key = ["--local-user", ring.keys[algorithm], "--yes", "--output", str(self.path / "InRelease")]

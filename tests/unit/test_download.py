@@ -244,3 +244,24 @@ def test_credentials_are_taken_out_of_every_address(text: str, said: str) -> Non
 
 def test_addresses_are_the_same_whatever_the_password_is() -> None:
     assert normal_uri("https://a:p@ss@One/x/") == normal_uri("https://b:c@one/x") == "https://one/x"
+
+
+# As apt 2.6 (GnuTLS) and 3.0 (OpenSSL) say it on nodes without certificates, and apt 2.6 of a clock.
+UNKNOWN = (
+    "Certificate verification failed: The certificate is NOT trusted. The certificate issuer is unknown."
+)
+REFUSED = "SSL connection failed: error:0A000086:SSL routines::certificate verify failed / Success"
+EARLY = "The certificate chain uses not yet valid certificate."
+
+
+@each(
+    (UNKNOWN, False, "ca-certificates"),
+    (REFUSED, False, "ca-certificates"),
+    (REFUSED, True, "mirror"),
+    (EARLY, False, "date -u"),
+    ("404  Not Found", False, "mirror"),
+)
+def test_what_is_said_of_a_repository_leads_to_what_to_do(said: str, authorities: bool, words: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(downloads, "AUTHORITIES", (Path("/" if authorities else "/nowhere"),))
+        assert words in downloads.remedy(said)

@@ -933,6 +933,13 @@ def test_the_systems_own_python_comes_first(root: Root) -> None:
     assert node_facts.pythons(root.path / "elsewhere") == []
 
 
+def test_a_python_that_has_no_name_beside_the_systems_own_is_none(root: Root) -> None:
+    for name in ("usr/bin/python3.10", "usr/local/bin/python3.12"):
+        root.write(name, "")
+    (root.path / "usr/bin/python3").symlink_to("../local/bin/python3.12")
+    assert node_facts.pythons(root.path) == ["3.10"]
+
+
 @pytest.mark.parametrize(
     ("settings", "library", "found"),
     [
@@ -965,6 +972,15 @@ def test_a_payload_python_that_is_not_there_or_says_nothing(root: Root) -> None:
         "torch": "",
         "environment": False,
     }
+
+
+def test_an_environment_that_was_made_half_way_is_none_yet(root: Root) -> None:
+    root.write("opt/temper/venv/bin/python3", "")
+    root.write("opt/temper/venv/pyvenv.cfg", "version = 3.11.2\n")
+    assert node_facts.payload_python(root.path, node_facts.PAYLOAD_PYTHON) is None
+    root.write("opt/temper/venv/bin/pip", "")
+    found = node_facts.payload_python(root.path, node_facts.PAYLOAD_PYTHON)
+    assert found == {"version": "3.11", "torch": "", "environment": True}
 
 
 def test_the_payloads_python_is_the_roles_default() -> None:

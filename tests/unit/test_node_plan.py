@@ -3,7 +3,9 @@
 import copy
 from typing import Any
 
-from temper.plan.machine import GIB
+from temper.plan.facts import NodeFacts
+from temper.plan.machine import GIB, clock_warnings
+from temper.plan.model import Target
 from tests.unit.each import each
 from tests.unit.planning_nodes import (
     AUDIO,
@@ -228,8 +230,12 @@ def disk(path: str, free_gib: float) -> dict[str, Any]:
     return {"path": path, "total_bytes": 100 * GIB, "free_bytes": int(free_gib * GIB)}
 
 
+def read_only(path: str) -> dict[str, Any]:
+    return {"disks": [disk("/", 50), disk(path, 50) | {"read_only": True}]}
+
+
 @each(
-    ({"disks": [disk("/", 50), disk("/var", 50) | {"read_only": True}]}, "disk-read-only", {"path": "/var"}),
+    (read_only("/var"), "disk-read-only", {"path": "/var"}),
     ({"being_set_up": True}, "first-boot", {}),
 )
 def test_a_node_that_cannot_be_changed_now_is_refused(
@@ -239,9 +245,22 @@ def test_a_node_that_cannot_be_changed_now_is_refused(
         assert [(one["code"], one["facts"]) for one in made["refusals"]] == [(code, facts)]
 
 
+@each(
+    (300, ""),
+    (-300, ""),
+    (2 * 3600, "2 h ahead of"),
+    (-3 * 86400 - 3600, "3 d 1 h behind"),
+)
+def test_a_clock_that_is_wrong_is_named(ahead_s: float, words: str) -> None:
+    facts = NodeFacts.from_dict(node(clock_s=1.7e9 + ahead_s))
+    found = clock_warnings(facts, Target(now_s=1.7e9))
+    assert [words in one for one in found] == ([True] if words else [])
+    # Nobody compares.
+    assert clock_warnings(facts, Target()) == []
+
+
 def test_a_disk_that_a_hook_of_apts_makes_writable_stops_nothing() -> None:
-    made = plan(node(disks=[disk("/", 50), disk("/boot", 50) | {"read_only": True}]))
-    assert made["refusals"] == []
+    assert plan(node(**read_only("/boot")))["refusals"] == []
 
 
 def test_each_disk_that_is_full_is_named() -> None:

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import os
 import shutil
 import signal
 import stat
@@ -234,6 +235,19 @@ def test_a_repository_that_another_key_signed_is_a_problem(
     assert f"NO_PUBKEY {key_ring.keys['rsa4096'][-16:]}" in problem
 
 
+@each(
+    "Date: Fri, 20 Nov 2099 00:00:00 UTC",
+    "Date: Fri, 20 Nov 2020 00:00:00 UTC\nValid-Until: Fri, 27 Nov 2020 00:00:00 UTC",
+)
+def test_a_repository_of_another_time_leads_to_the_nodes_clock(
+    dated: str, preview: Run, nvidia: Archive, key_ring: KeyRing
+) -> None:
+    nvidia.sign(key_ring, "ed25519", dated)
+    (problem,) = preview(DRIVER)["problems"]
+    assert problem.startswith("Repository nvidia cannot be used: Release file for ")
+    assert "date -u" in problem
+
+
 class KeepsOpen(Files):
     """Keeps connections open, as real web servers do."""
 
@@ -308,6 +322,24 @@ def test_a_full_disk_is_a_problem(preview: Run, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100, 99, 2**20))
     (problem,) = preview({"libcuda1": "580-1"})["problems"]
     assert "has 1 MiB free, and the transaction needs 3 MiB there" in problem
+
+
+@each("", 'DPkg::Pre-Invoke { "mount -o remount,exec /var"; };')
+def test_a_folder_in_which_no_script_of_a_package_may_run_is_a_problem(
+    hook: str, preview: Run, node: Machine
+) -> None:
+    mounted = os.statvfs
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "statvfs", lambda path: noexec(mounted(path)))
+        (node.root / "etc/apt/apt.conf.d/50site").write_text(f"{hook}\n")
+        problems = preview(DRIVER)["problems"]
+        assert [f"{node.root}/var/lib/dpkg/info" in one and "noexec" in one for one in problems] == (
+            [] if hook else [True]
+        )
+
+
+def noexec(found: os.statvfs_result) -> os.statvfs_result:
+    return os.statvfs_result((*found[:8], found.f_flag | os.ST_NOEXEC, found.f_namemax))
 
 
 @pytest.fixture

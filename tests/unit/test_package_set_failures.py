@@ -38,6 +38,7 @@ def test_an_installation_that_fails_says_why_and_is_undone(settle: Run, machine:
     assert result["failed"]
     assert "Installing the packages failed: " in result["msg"]
     assert "nvidia-fails" in result["msg"]
+    assert "it went wrong" in result["msg"]
     assert "The transaction was undone (2 package(s) that it had brought were removed again)" in result["msg"]
     assert machine.versions() == {"libcuda1": "580-1"}
     assert audit(machine) == ""

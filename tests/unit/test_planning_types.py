@@ -94,6 +94,9 @@ def test_facts_have_what_the_module_reports(tmp_path: Path) -> None:
     ({"kernel": {"release": "6"}}, "node_facts.kernel: expected the key headers_present"),
     ({"secure_boot": None}, "node_facts.secure_boot: expected str, found None"),
     ({"disks": [{"path": "/", "total_bytes": "1", "free_bytes": 1}]}, r"disks\[0\].total_bytes"),
+    ({"clock_s": -1.0}, "clock_s"),
+    ({"clock_s": float("inf")}, "clock_s"),
+    ({"clock_s": float("nan")}, "clock_s"),
     ({"nvlink_switch_managed": 1}, "node_facts.nvlink_switch_managed: expected bool, found 1"),
     ({"memory_bytes": True}, "node_facts.memory_bytes: expected int, found True"),
 )

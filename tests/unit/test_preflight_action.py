@@ -202,6 +202,12 @@ def test_what_the_modules_warn_of_is_passed_on(controller: Controller) -> None:
     assert controller.task()["warnings"] == ["Drain the node."]
 
 
+def test_the_clocks_of_node_and_controller_are_compared(controller: Controller) -> None:
+    assert not any("clock" in one for one in controller.task()["plan"]["warnings"])
+    controller.facts = node(clock_s=1.0)
+    assert any("behind this machine's" in one for one in controller.task()["plan"]["warnings"])
+
+
 def test_the_payloads_python_is_asked_for_where_one_is_named(controller: Controller) -> None:
     controller.task(simulate=False)
     assert controller.executions["node_facts"] == {}

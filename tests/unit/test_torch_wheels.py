@@ -105,7 +105,7 @@ def test_a_torch_that_no_table_has_is_taken_with_a_warning() -> None:
 
 
 @each(
-    (node(), "/usr/bin/python3.11", ["python3-venv"]),
+    (node(), "/usr/bin/python3.11", ["python3.11-venv"]),
     (node(pythons=["3.9", "3.12"]), "/usr/bin/python3.12", ["python3.12-venv"]),
     (system("rocky", "9.4"), "/usr/bin/python3.11", ["python3.11"]),
     (system("rhel", "8"), "/usr/bin/python3.11", ["python3.11"]),

@@ -73,6 +73,8 @@ NEEDS_FORMAT = (
 NAME = re.compile(r"(?:^|[,|])\s*([a-z0-9][a-z0-9.+-]*)")
 # How apt and dpkg begin, or mark, the lines that say why.
 EXPLAINS = re.compile(r"^(E:|Err:|dpkg: error)| : (Pre)?Depends: | : Conflicts: |No space left on device")
+# What dpkg prints of a step, which says nothing of why it failed.
+DPKG_STEP = re.compile(r"(Setting up|Unpacking|Preparing to unpack|Selecting|Processing triggers|Removing) ")
 INST = re.compile(r"^Inst (\S+)(?: \[(\S+)\])? \((\S+) [^\n]*?\[([^\]\n]+)\]\)", re.MULTILINE)
 REMV = re.compile(r"^Remv (\S+)(?: \[(\S+)\])?", re.MULTILINE)
 GOES = re.compile(r"^(?:Remv|Purg) (\S+)", re.MULTILINE)
@@ -94,12 +96,19 @@ MOVED = re.compile(r"404 +Not Found|Hash Sum mismatch|File has unexpected size")
 def lines_that_explain(output: str) -> str:
     """Return the lines of apt's output that say why it failed: errors, unmet dependencies, else its end."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    said = ([line for line in lines if EXPLAINS.search(line)] or lines)[-ERROR_LINES:]
+    followed = zip(lines, [*lines[1:], ""])  # noqa: B905 - strict= is not in Python 3.9
+    said = [line for line, after in followed if EXPLAINS.search(line) or last_of_script(line, after)]
+    said = (said or lines)[-ERROR_LINES:]
     lock = DPKG_LOCKED.search(output)
     # apt 2.6.1 says it with -q only by chance: MajorChange in apt-pkg/contrib/progress.cc is never set first.
     if lock and (holder := lock_holder(Path(lock[1]))):
         said.append(f"It is held by {holder}.")
     return " ".join(said)
+
+
+def last_of_script(line: str, after: str) -> bool:
+    """Return whether a line is the last one of a package's script before dpkg says that it failed."""
+    return after.startswith("dpkg: error processing ") and not DPKG_STEP.match(line)
 
 
 def lock_holder(lock: Path) -> str:

@@ -8,12 +8,14 @@ again.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shlex
 import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -284,7 +286,22 @@ def resolve(root: Root, wish: Wish, known: Packages) -> Preview:
             found = unresolved(rules, not_offered(root.apt, lacking), [str(error)])
             # What is not offered may be where nobody could read.
             return refused(*root.unread, *found.problems) if root.unread and not rules else found
-    return conclude(root.apt, wish, transaction, known, root.node["archives"])
+    found = conclude(root.apt, wish, transaction, known, root.node["archives"])
+    barred = no_scripts(root.node["status"].with_name("info")) if transaction.changes else []
+    return replace(found, problems=[*found.problems, *barred])
+
+
+def no_scripts(info: Path) -> list[str]:
+    """Return why no package's script can run: dpkg starts them in the folder where it keeps them."""
+    if not os.statvfs(info).f_flag & os.ST_NOEXEC:
+        return []
+    # A site may have apt mount it anew for each transaction.
+    if "remount" in process.run(["apt-config", "dump", "DPkg::Pre-Invoke"]):
+        return []
+    return [
+        f"The file system of {info} is mounted noexec, and dpkg starts the packages' scripts there: mount it "
+        "without that (mount -o remount,exec; /etc/fstab)."
+    ]
 
 
 def entries(path: Path) -> Iterator[SiteRule]:

@@ -33,10 +33,26 @@ RETRIES = 1
 LARGEST_FILE_BYTES = 4 << 20
 # Up to the last @ before a slash: a password may have one.
 CREDENTIALS = re.compile(r"(?<=://)[^/\s]+@")
+# What Debian without its standard utilities lacks; Enterprise Linux has the latter.
+AUTHORITIES = (Path("/etc/ssl/certs/ca-certificates.crt"), Path("/etc/pki/tls/certs/ca-bundle.crt"))
+# apt of a Release file, and GnuTLS and OpenSSL of a certificate.
+TIMED = re.compile("not valid yet|not yet valid|is expired|expired certificate")
 
 
 class DownloadError(Exception):
     """A file cannot be fetched; the message says why, and has no passwords."""
+
+
+def remedy(said: str) -> str:
+    """Return what to do about a repository that cannot be read, by what is said of it."""
+    if TIMED.search(said):
+        return "Compare the node's clock (date -u) with yours; if it is right, the repository is out of date."
+    if "certificate" in said.lower() and not any(path.exists() for path in AUTHORITIES):
+        return "The node knows no authority of certificates: apt-get install ca-certificates there."
+    return (
+        "Check its address and key, and the node's proxy, DNS and clock; or point "
+        "nvidia_stack_*_repository_url at a mirror."
+    )
 
 
 def without_credentials(text: str) -> str:

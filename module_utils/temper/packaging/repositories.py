@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ansible.module_utils.temper.packaging import signing_keys
-from ansible.module_utils.temper.packaging.download import without_credentials
+from ansible.module_utils.temper.packaging.download import remedy, without_credentials
 
 Repository = Mapping[str, Any]
 
@@ -219,7 +219,6 @@ def unreadable(output: str, repositories: Sequence[Repository]) -> list[str]:
         name = f"Repository {owner['name']}" if owner else "A repository of this node"
         complaints.setdefault(name, []).append(" ".join(line[3:].split()))
     return [
-        f"{name} cannot be used: {' '.join(dict.fromkeys(lines))}. Check its address and key, and the "
-        "node's proxy and DNS; or point nvidia_stack_*_repository_url at a mirror."
+        f"{name} cannot be used: {' '.join(dict.fromkeys(lines))}. {remedy(' '.join(lines))}"
         for name, lines in complaints.items()
     ] or [f"The package lists cannot be read: {' '.join(output.split())[-500:]}"]

@@ -12,7 +12,12 @@ from typing import Any
 
 from ansible.module_utils.temper.files import replace_file
 from ansible.module_utils.temper.packaging import openpgp
-from ansible.module_utils.temper.packaging.download import DownloadError, download, without_credentials
+from ansible.module_utils.temper.packaging.download import (
+    DownloadError,
+    download,
+    remedy,
+    without_credentials,
+)
 from ansible.module_utils.temper.settings.base import SettingError
 
 LARGEST_KEY_BYTES = 1 << 20
@@ -66,9 +71,8 @@ def fetch(repository: Mapping[str, Any]) -> dict[str, openpgp.Key]:
         data = download(repository["key_url"], repository.get("kind", "apt"), LARGEST_KEY_BYTES)
     except DownloadError as error:
         raise RepositoryError(
-            f"Repository {name}: its signing key at {url} cannot be fetched from this "
-            f"node: {error}. Check the address and the node's proxy and DNS, or point "
-            "nvidia_stack_*_repository_url at a mirror."
+            f"Repository {name}: its signing key at {url} cannot be fetched from this node: {error}. "
+            f"{remedy(str(error))}"
         ) from error
     try:
         found = {key.fingerprint: key for key in openpgp.keys(data)}

@@ -147,9 +147,12 @@ class Debian(Distribution):
         own = kernel.image_packages.get(f"linux-image-{kernel.release}", "")
         return {} if BACKPORT in own or "+bpo" in kernel.release else {headers: ""}
 
-    def environment_packages(self, python: str, *, default: bool) -> tuple[str, ...]:
-        """Return the part of the standard library that is a package of its own."""
-        return ("python3-venv" if default else f"python{python}-venv",)
+    def environment_packages(self, python: str, *, default: bool) -> tuple[str, ...]:  # noqa: ARG002
+        """Return the part of the standard library that is a package of its own.
+
+        python3-venv is of the release's Python, and a site may have made /usr/bin/python3 another one.
+        """
+        return (f"python{python}-venv",)
 
     def header_problems(self, kernel: Kernel) -> list[Refusal]:
         """Apt says what it offers without asking the network."""

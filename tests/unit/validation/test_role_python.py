@@ -47,10 +47,14 @@ class Installation:
         return (self.folder / "argv").read_text().splitlines()
 
 
-def install(folder: Path, pip_args: str = "", requirements: str = "") -> Installation:
+def install(
+    folder: Path, pip_args: str = "", requirements: str = "", *, half_made: bool = False
+) -> Installation:
     environment, python = folder / "venv", folder / "python"
-    environment.mkdir()
+    (environment / "bin").mkdir(parents=True)
     (environment / "pyvenv.cfg").touch()
+    if not half_made:
+        (environment / "bin/pip").touch()
     (folder / "ansible.cfg").touch()
     executable(python, PYTHON.replace("{folder}", str(folder)))
     play = folder / "play.yml"
@@ -113,6 +117,11 @@ def test_without_hashes_wheels_alone_are_installed(tmp_path: Path) -> None:
     found = install(tmp_path)
     assert "--only-binary=:all:" in found.arguments
     assert found.arguments[-1] == "torch==2.11.0"
+
+
+def test_an_environment_that_was_made_half_way_is_completed(tmp_path: Path) -> None:
+    install(tmp_path, half_made=True)
+    assert (tmp_path / "venv/bin/pip").exists()
 
 
 def test_an_index_that_answers_without_end_does_not_take_the_nodes_memory(pinned: Installation) -> None:
