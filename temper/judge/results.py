@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from temper.base.options import told
 from validation.checks.registry import TESTS
 from validation.model.contract import (
     MOST_RESULT_BYTES,
@@ -22,7 +23,7 @@ from validation.processes import files
 def results_in(directory: Path) -> tuple[dict[str, NodeResult], dict[str, str]]:
     """Return the results in a folder by node, and why others cannot be read, by their file's name.
 
-    Raises UsageError for two of one node, OSError.
+    Raises UsageError for two of one node.
     """
     if not directory.is_dir():
         raise UsageError(f"{directory}: no such folder; expected one with a JSON file for each node")
@@ -30,9 +31,11 @@ def results_in(directory: Path) -> tuple[dict[str, NodeResult], dict[str, str]]:
     unreadable: dict[str, str] = {}
     for path in sorted(directory.glob("*.json")):
         try:
+            if not path.is_file():  # nobody writes to a pipe
+                raise ContractError(f"{path}: expected a file")
             result = result_in(path)
-        except ContractError as error:
-            unreadable[path.stem] = str(error)
+        except (ContractError, OSError) as error:
+            unreadable[path.stem] = told(error)
             continue
         if result.node in results:
             raise UsageError(f"{path}: a second result of node {one_line(result.node)}; remove one of them")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -191,10 +192,14 @@ def test_a_bad_result_in_a_folder_costs_the_others_no_comparison(
             result = node_result(one_test("gpu_matmul", State.PASS, measurement()), name=name)
             (tmp_path / side / f"{name}.json").write_text(dumps(result))
     (tmp_path / "after/gpu02.json").write_text("{")
+    (tmp_path / "after/folder.json").mkdir()
+    os.mkfifo(tmp_path / "after/pipe.json")
     assert temper.main(["compare", str(tmp_path / "before"), str(tmp_path / "after")]) == 2
     said = capsys.readouterr()
     assert "gpu01:" in said.out
     assert "gpu02.json: not JSON" in said.err
+    assert "folder.json: expected a file" in said.err
+    assert "pipe.json: expected a file" in said.err
 
 
 def test_words_of_a_node_make_no_line_of_a_comparison() -> None:
