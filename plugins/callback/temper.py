@@ -43,6 +43,7 @@ from temper.output.results import (
     warnings,
 )
 from temper.output.run import Note, Run, Stage, before_verdict
+from temper.plan.inventory import unreadable_variables
 from temper.plan.origin import place_of_error, with_vault_remedy
 from validation.model.grouping import by_key
 
@@ -176,7 +177,10 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
         if kwargs.get("stderr"):
             self.broken = isinstance(error, AnsibleError)
         if isinstance(error, AnsibleParserError) and error.message in text and "\n" not in text.strip():
-            text = f"{text.rstrip()}{place_of_error(error)}"
+            place = place_of_error(error)
+            if not place and "/" not in text:
+                place = unreadable_variables([*map(str, context.CLIARGS.get("inventory") or ())])
+            text = f"{text.rstrip()}{place}"
         text = with_vault_remedy(text)
         # A worker process has a copy of the lock that nobody in it may ever release.
         if self.line is None or os.getpid() != self.process:

@@ -253,13 +253,24 @@ def _broken(done: subprocess.CompletedProcess[str], sources: Sequence[str]) -> s
     vaults: list[str] = []
     for source in sources or [os.environ.get("ANSIBLE_INVENTORY", "")]:
         root = ROOT / source
-        folder = root if root.is_dir() else root.parent
         own = sorted(root.glob("*")) if root.is_dir() else [root]
-        variables = (path for name in VARIABLES for path in sorted((folder / name).rglob("*")))
-        for path in (*(path for path in own if path.suffix), *variables):
+        for path in (*(path for path in own if path.suffix), *files_of_variables(root)):
             if said := unreadable(path, vaults, may_be_empty=path not in own):
                 return said
     return with_vault_remedy(last_words(done), *vaults)
+
+
+def files_of_variables(source: Path) -> Iterator[Path]:
+    """Yield what is in the folders of variables beside an inventory."""
+    folder = source if source.is_dir() else source.parent
+    for name in VARIABLES:
+        yield from sorted((folder / name).rglob("*"))
+
+
+def unreadable_variables(sources: Sequence[str]) -> str:
+    """Return the first file of variables beside inventories that Ansible cannot read, in brackets."""
+    found = (path for source in sources if "," not in source for path in files_of_variables(Path(source)))
+    return next((f" ({typed(path)})" for path in found if unreadable(path, may_be_empty=True)), "")
 
 
 def unreadable(path: Path, vaults: list[str] | None = None, *, may_be_empty: bool = False) -> str:
@@ -283,22 +294,33 @@ def unreadable(path: Path, vaults: list[str] | None = None, *, may_be_empty: boo
     except AnsibleParserError as error:
         where = place_of_error(error) or f" ({typed(path)})"
         return printable(f"expected YAML, found none: {_yaml_problem(error)}{where}")
+    except RecursionError:
+        return f"{typed(path)}: expected fewer levels of nesting"
     except AnsibleError:
         (vaults if vaults is not None else []).append(str(path))
     return ""
 
 
-def _misshapen(groups: Any) -> str:
-    """Return which part of groups is no mapping, as Ansible's YAML plugin wants it; nothing for all else."""
+def _misshapen(groups: Any, around: tuple[str, ...] = ()) -> str:
+    """Return what of groups is not as Ansible's YAML plugin wants it; nothing for all else.
+
+    `around` are the names of the groups that these are in.
+    """
     from temper.plan.origin import place
 
     if not isinstance(groups, dict) or "plugin" in groups:
         return ""
     for name, group in groups.items():
+        if name in around:
+            return f"{name}: expected no group that is in itself, found this one in {around[-1]}{place(name)}"
         for key in ("children", "hosts", "vars") if isinstance(group, dict) else ():
-            if isinstance(part := group.get(key), list):
+            part = group.get(key)
+            if isinstance(part, list):
                 return f"{name}, {key}: expected names with a colon each (NAME:), found a list{place(part)}"
-            if key == "children" and (said := _misshapen(part)):
+            for one in (name, *(part if isinstance(part, dict) else ())):
+                if not isinstance(one, str):
+                    return f"{name}: expected names as text, found {one}: put it in quotes{place(part)}"
+            if key == "children" and (said := _misshapen(part, (*around, name))):
                 return said
     return ""
 
@@ -409,8 +431,11 @@ def ansible(
 
 def last_words(done: subprocess.CompletedProcess[str]) -> str:
     """Return the end of what a command had to say, in one line."""
-    text = (done.stderr.strip() or done.stdout.strip()).splitlines()
+    # What stands before a traceback says as much of its cause as that.
+    errors = done.stderr.partition("\nTraceback ")[0].strip()
+    text = (errors or done.stdout.strip()).splitlines()
     said = printable(" ".join(line.strip() for line in text[-LAST_LINES:])).removeprefix("[ERROR]: ")
+    said = said.removeprefix("Unexpected Exception, this is probably a bug: ")
     return said or f"it ended with status {done.returncode}"
 
 

@@ -11,6 +11,7 @@ import pytest
 from ansible.utils.context_objects import CLIArgs
 from ansible.utils.vars import load_extra_vars
 
+from temper.plan.inventory import unreadable
 from tests.unit.ansible_commands import ROOT, ansible
 from tests.unit.executables import executable
 
@@ -57,6 +58,10 @@ def test_what_cannot_be_read_is_one_sentence(said: Callable[..., str], tmp_path:
         ("a: {b: {c: \nd: {e: }}\n", (), (f"{path}:2", "in line 1")),
         ("a: 1\n\tb: 2\n", (), (f"{path}:2",)),
         ("---\n", (), (f"{path} is empty",)),
+        ("gpu_nodes: {hosts: {2026-01-01: }}\n", (), ("gpu_nodes", "2026-01-01", "quotes", f"{path}:1")),
+        ("gpu_nodes: {hosts: {a: }}\n7: {hosts: {b: }}\n", (), ("found 7", "quotes")),
+        ("a: {children: {b: {children: {a: }}}}\n", (), ("a: expected", "in itself", "in b")),
+        ("a: &a {children: {b: *a}}\n", (), ("b: expected", "in itself")),
         (GOOD, ('{"a": true',), ("-e a=...: expected variables in JSON or YAML",)),
         (GOOD, ("a=1", "b='x"), ("-e b=...: expected name=value",)),
         (GOOD, ("@/nowhere.yml",), ("-e @/nowhere.yml: expected a file",)),
@@ -87,3 +92,22 @@ def test_ansible_says_one_sentence_and_no_error_of_each_plugin(tmp_path: Path) -
         assert run.returncode == 1
         assert words in run.stderr
         assert run.stderr.count("\n") == 1, run.stderr
+
+
+@pytest.mark.component
+def test_a_file_of_variables_in_another_encoding_is_named(tmp_path: Path) -> None:
+    (tmp_path / "hosts.yml").write_text(GOOD)
+    (tmp_path / "group_vars").mkdir()
+    variables = tmp_path / "group_vars" / "gpu_nodes.yml"
+    variables.write_text("a: 1\n", encoding="utf-16")
+    (tmp_path / "play.yml").write_text("- {hosts: gpu_nodes, gather_facts: false, tasks: [{ping: }]}\n")
+    words = ("-i", str(tmp_path / "hosts.yml"), str(tmp_path / "play.yml"))
+    run = ansible("playbook", *words, environment={"ANSIBLE_STDOUT_CALLBACK": "temper"})
+    (line,) = [line for line in run.stderr.splitlines() if line.startswith("[ERROR]")]
+    assert line.endswith(f"({variables})")
+
+
+def test_what_is_nested_deeper_than_its_reader_goes_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.yml"
+    path.write_text("gpu_nodes: " + "[" * 900 + "]" * 900)
+    assert "fewer levels of nesting" in unreadable(path)
