@@ -20,6 +20,7 @@ if ROOT not in sys.path:
 
 from temper.base.selection import NOTHING_DONE, no_nodes, unknown_names, unknown_tags
 from temper.plan.extra_vars import wrong_option
+from temper.plan.inventory import taken_for_names
 from temper.plan.unread_files import questions
 
 DOCUMENTATION = """
@@ -109,7 +110,9 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # Ansible ships no ty
         found = (play.get_variable_manager().get_vars(play=play) for play in fixed)
         sources = [*map(str, variables.get("ansible_inventory_sources") or ())]
         if (own or fixed == plays) and not any(one["ansible_play_hosts_all"] for one in found):
-            self.end(no_nodes([name for play in fixed for name in patterns_of(play)], limit, groups, sources))
+            names = [name for play in fixed for name in patterns_of(play)]
+            unread = "" if groups.keys() & {*names} else taken_for_names(sources)
+            self.end(f"{unread}." if unread else no_nodes(names, limit, groups, sources))
         for sentence in questions(sources, groups, groups["all"]):
             self._display.warning(sentence)
 

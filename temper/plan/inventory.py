@@ -225,6 +225,8 @@ def read(sources: Sequence[str], limit: str = "") -> Inventory:
         # Of a limit, the listing has only the nodes that it chooses.
         whole = listed(sources) if limit else found
         reason = no_nodes([NODES], limit, whole.members, [_named(sources)])
+        if NODES not in whole.groups and (said := taken_for_names(sources)):
+            reason = f"{said}."
         raise InventoryError(f"{reason} {NOTHING_DONE}")
     return found
 
@@ -260,6 +262,17 @@ def _broken(done: subprocess.CompletedProcess[str], sources: Sequence[str]) -> s
     return with_vault_remedy(last_words(done), *vaults)
 
 
+def taken_for_names(sources: Sequence[str]) -> str:
+    """Return why a file of YAML is none; Ansible may have taken a line of it for the name of a host."""
+    for source in sources:
+        root = ROOT / source
+        for path in sorted(root.glob("*")) if root.is_dir() else [root]:
+            is_data = path.suffix in YAML_ENDINGS[1:] and not os.access(path, os.X_OK)
+            if is_data and (said := unreadable(path)):
+                return said
+    return ""
+
+
 def files_of_variables(source: Path) -> Iterator[Path]:
     """Yield what is in the folders of variables beside an inventory."""
     folder = source if source.is_dir() else source.parent
@@ -289,8 +302,11 @@ def unreadable(path: Path, vaults: list[str] | None = None, *, may_be_empty: boo
         found = DataLoader().load_from_file(str(path))
         if not (found or may_be_empty):
             return f"{path} is empty"
-        if not may_be_empty:  # it is no file of variables
-            return _misshapen(found)
+        if may_be_empty:  # a file of variables
+            return ""
+        if not isinstance(found, dict):
+            return f"{typed(path)}: expected groups with their hosts, found none"
+        return _misshapen(found)
     except AnsibleParserError as error:
         where = place_of_error(error) or f" ({typed(path)})"
         return printable(f"expected YAML, found none: {_yaml_problem(error)}{where}")

@@ -11,7 +11,7 @@ import pytest
 from ansible.utils.context_objects import CLIArgs
 from ansible.utils.vars import load_extra_vars
 
-from temper.plan.inventory import unreadable
+from temper.plan.inventory import InventoryError, read, unreadable
 from tests.unit.ansible_commands import ROOT, ansible
 from tests.unit.executables import executable
 
@@ -105,6 +105,22 @@ def test_a_file_of_variables_in_another_encoding_is_named(tmp_path: Path) -> Non
     run = ansible("playbook", *words, environment={"ANSIBLE_STDOUT_CALLBACK": "temper"})
     (line,) = [line for line in run.stderr.splitlines() if line.startswith("[ERROR]")]
     assert line.endswith(f"({variables})")
+
+
+@pytest.mark.component
+def test_a_file_of_which_ansible_takes_a_line_for_the_name_of_a_host_is_named(tmp_path: Path) -> None:
+    for name, text in (
+        ("hosts.json", '{"gpu_nodes":{"hosts":{"gpu01":{}}'),
+        ("hosts.yml", "gpu_nodes:{hosts:{gpu01:{}}}\n"),
+    ):
+        path = tmp_path / name
+        path.write_text(text)
+        run = ansible("playbook", "-i", str(path), "playbooks/preflight.yml")
+        assert run.returncode == 1
+        assert str(path) in run.stderr
+        assert "has no group" not in run.stderr
+        with pytest.raises(InventoryError, match=name):
+            read([str(path)])
 
 
 def test_what_is_nested_deeper_than_its_reader_goes_is_named(tmp_path: Path) -> None:
