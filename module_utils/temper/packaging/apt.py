@@ -152,15 +152,20 @@ class Needs:
 
 @dataclass(frozen=True)
 class Apt:
-    """apt and dpkg. `options` are given to every apt command: a preview's private directories."""
+    """apt and dpkg. `options` are given to every apt command: a preview's private directories.
+
+    `lock_timeout_s` is for another apt that reads lists or downloads; dpkg's lock has an option of apt's.
+    """
 
     options: tuple[str, ...] = ()
+    lock_timeout_s: int | None = None
 
     def attempt(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         """Return a finished command, which may have failed. apt's have this object's options."""
         options = self.options if command[0].startswith("apt") else ()
         words = [command[0], *options, *command[1:]]
-        deadline_s = time.monotonic() + LOCK_TIMEOUT_S
+        timeout_s = LOCK_TIMEOUT_S if self.lock_timeout_s is None else self.lock_timeout_s
+        deadline_s = time.monotonic() + timeout_s
         completed = attempt(words, ENVIRONMENT)
         if completed.returncode and INTERRUPTED in completed.stderr:
             # dpkg was killed: apt does nothing before dpkg has completed its own steps.

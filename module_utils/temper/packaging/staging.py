@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ansible.module_utils.temper.files import replace_file
@@ -63,7 +64,8 @@ def fetch_new(root: apt_preview.Root, lacking: dict[str, str]) -> None:
         *("-o", "Debug::NoLocking=false", "-o", f"DPkg::Lock::Timeout={LOCK_TIMEOUT_S}"),
         *targets(lacking),
     ]
-    root.apt.run(command, "Downloading the packages of the new stack")
+    apt = replace(root.apt, lock_timeout_s=LOCK_TIMEOUT_S)
+    apt.run(command, "Downloading the packages of the new stack")
 
 
 def former(transaction: Transaction, known: Packages) -> dict[str, str]:
