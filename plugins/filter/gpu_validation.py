@@ -29,6 +29,8 @@ TIMED_OUT = "Timeout exceeded"
 TIMED_OUT_STATUS = 124
 #: What it says of one that it knows nothing of.
 JOB_LOST = "could not find job"
+#: pip 23 to 25, of each try (urllib3's Retry).
+NOT_REACHED = "after connection broken by"
 
 #: Characters of what a node says why it has no result.
 MOST_WORDS = 2000
@@ -76,6 +78,19 @@ def _why_no_result(run: Values) -> str:
     said = words[-1].strip() if words else _one_line(run.get("msg") or "nothing")
     status = f"exit status {run['rc']}" if run.get("rc") is not None else "no exit status"
     return f"the payload gave no result ({status}); its last line was: {said}"
+
+
+def why_failed(result: Values) -> str:
+    """Return why a task has failed, in one line; of a program, what it printed last."""
+    printed = str(result.get("stderr") or result.get("stdout") or "")
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    if result.get("rc") is None or not lines:
+        return _short(result.get("msg") or "it failed")
+    said = f"exit status {result['rc']}; its last line was: {lines[-1]}"
+    # pip goes on, and ends with a version that it has not found.
+    if broken := next((line for line in lines if NOT_REACHED in line), ""):
+        said += f". The index was not reached ({broken}): see gpu_validation_pip_args (--index-url, --proxy)"
+    return _short(said)
 
 
 def validation_fleet(hostvars: Values, nodes: Iterable[str], fabric: Values | None = None) -> dict[str, Any]:
@@ -234,4 +249,5 @@ class FilterModule:
             "validation_fleet": validation_fleet,
             "validation_order": validation_order,
             "validation_outcome": validation_outcome,
+            "why_failed": why_failed,
         }

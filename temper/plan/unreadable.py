@@ -28,6 +28,8 @@ UNREACHABLE = (
     (re.compile(BEHIND), "way-closed"),
     (re.compile('Load key "(?P<key>[^"\n]+)": bad permissions'), "key-readable"),
     (re.compile(r"no such identity: (?P<key>[^\n]+?): No such file"), "key-absent"),
+    (re.compile("Too many authentication failures"), "keys-too-many"),
+    (re.compile("pam_nologin|System is (?:booting up|going down)"), "logins-closed"),
     (re.compile("Permission denied"), "login-refused"),
     (re.compile("waiting for privilege escalation prompt"), SILENT),
     (re.compile("Could not resolve hostname"), "name-unknown"),

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import stat
+import tempfile
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,14 @@ from typing import Any
 
 import package_preview
 import pytest
-from ansible.module_utils.temper.packaging import apt_preview, packages, repositories, signing_keys, staging
+from ansible.module_utils.temper.packaging import (
+    apt,
+    apt_preview,
+    packages,
+    repositories,
+    signing_keys,
+    staging,
+)
 
 from tests.unit import openpgp_keys
 from tests.unit.apt_machine import Archive, Machine
@@ -322,6 +330,22 @@ def test_a_full_disk_is_a_problem(preview: Run, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100, 99, 2**20))
     (problem,) = preview({"libcuda1": "580-1"})["problems"]
     assert "has 1 MiB free, and the transaction needs 3 MiB there" in problem
+
+
+FULL = "E: Write error - write (28: No space left on device)"
+
+
+@each((FULL, ""), ("", FULL))
+def test_a_place_for_temporary_files_that_is_full_is_named(said: str, failed: str, preview: Run) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(apt_preview.Root, "update", lambda *_: said)
+        patch.setattr(apt.Apt, "simulate", lambda *_: failing(failed))
+        (problem,) = preview(DRIVER)["problems"]
+    assert problem.startswith(f"{tempfile.gettempdir()} is full (")
+
+
+def failing(said: str) -> None:
+    raise packages.PackageError(said)
 
 
 @each("", 'DPkg::Pre-Invoke { "mount -o remount,exec /var"; };')

@@ -190,6 +190,17 @@ SAID = [
         "Connection closed by UNKNOWN port 65535",
         ["host key is known for bastion", "; ssh does not know the host key of a jump host"],
     ),
+    (
+        False,
+        "Received disconnect from 192.0.2.7 port 22:2: Too many authentication failures\nDisconnected",
+        ["ansible_ssh_private_key_file", "IdentitiesOnly=yes", "ssh-add -D"],
+    ),
+    (
+        False,
+        "System is booting up. Unprivileged users are not permitted to log in yet. For technical details, "
+        "see pam_nologin(8).\nConnection closed by 192.0.2.7 port 22",
+        ["run again once it has booted", "/run/nologin"],
+    ),
     (True, "Ansible works there as user 1000, not as root", ["ansible_become"]),
     (True, "ops is not in the sudoers file.", ["ansible_user", "ssh -t ops@192.0.2.7 sudo -l"]),
     (True, "Missing sudo password", ["--ask-become-pass (-K)", "ansible_become_password", "ansible-vault"]),

@@ -31,7 +31,7 @@ from ansible.module_utils.temper.packaging.packages import (
     Wish,
     nearest,
 )
-from ansible.module_utils.temper.packaging.preview import Lacking, Preview, conclude, refused, unresolved
+from ansible.module_utils.temper.packaging.preview import MIB, Lacking, Preview, conclude, refused, unresolved
 from ansible.module_utils.temper.packaging.repositories import Repository
 from ansible.module_utils.temper.packaging.signing_keys import RepositoryError, keyring, noted, renew
 from ansible.module_utils.temper.packaging.site_rules import SiteRule, barring
@@ -48,6 +48,7 @@ APT_PATHS = {
 }
 # The files in preferences.d that apt reads (GetListOfFilesInDir in apt-pkg/contrib/fileutl.cc).
 PREFERENCES = re.compile(r"[\w:-]+(\.pref)?", re.ASCII)
+NO_SPACE = "No space left on device"
 HOOKS = ("Pre-Invoke", "Post-Invoke", "Post-Invoke-Success")
 
 
@@ -194,7 +195,7 @@ class Root:
             return self.read_all(repositories)
         only_ours = [f"Dir::Etc::sourceparts={self.ours}", "Dir::Etc::sourcelist=/dev/null"]
         said = self.update(*only_ours, "APT::Get::List-Cleanup=false") if repositories else ""
-        return repos.unreadable(said, repositories) if said else []
+        return self.unreadable(said, repositories)
 
     def read_all(self, repositories: Sequence[Repository]) -> list[str]:
         """Read all lists; says what cannot be read.
@@ -202,7 +203,7 @@ class Root:
         Where that is of others alone, it is noted: they need not have what is wanted.
         """
         said = self.update()
-        problems = repos.unreadable(said, repositories) if said else []
+        problems = self.unreadable(said, repositories)
         own = {repos.normal_uri(repository["uri"]) for repository in repositories}
         if repos.only_others_fail(said.splitlines(), own):
             self.unread, problems = problems, []
@@ -218,6 +219,17 @@ class Root:
                 renew(self.ours, self.keyrings)
             completed = self.apt.attempt(command)
         return completed.stdout + completed.stderr if completed.returncode else ""
+
+    def unreadable(self, said: str, repositories: Sequence[Repository] = ()) -> list[str]:
+        """Return sentences on what apt could not read, by what it says; none where it says nothing."""
+        if NO_SPACE in said:
+            place = self.directory.parent
+            free = shutil.disk_usage(place).free // MIB
+            return [
+                f"{place} is full ({free} MiB free), and apt reads its lists there for the simulation: free "
+                "some space."
+            ]
+        return repos.unreadable(said, repositories) if said else []
 
     def site_pins(self) -> list[SiteRule]:
         """Return the entries of the node's preferences that are not ours."""
@@ -277,11 +289,13 @@ def resolve(root: Root, wish: Wish, known: Packages) -> Preview:
     try:
         transaction = root.apt.simulate(lacking) if lacking else Transaction()
     except PackageError:
-        if said := root.update():
-            root.unread = repos.unreadable(said, [])
+        said = root.update()
+        root.unread = root.unreadable(said)
         try:
             transaction = root.apt.simulate(lacking)
         except PackageError as error:
+            if NO_SPACE in (said := f"{said}{error}"):
+                return refused(*root.unreadable(said))
             rules = barring(root.site_pins(), lambda pins: root.works(lacking, pins))
             found = unresolved(rules, not_offered(root.apt, lacking), [str(error)])
             # What is not offered may be where nobody could read.

@@ -87,6 +87,33 @@ def test_a_run_without_a_result_has_a_reason(run: dict[str, Any], words: list[st
         assert word in outcome["problem"]
 
 
+RETRYING = (
+    "WARNING: Retrying (Retry(total=0)) after connection broken by 'Network is unreachable': /simple/torch/"
+)
+
+
+@each(
+    (
+        {"msg": "No repository of this node offers\na package x."},
+        ["No repository of this node offers a package x"],
+    ),
+    ({"rc": 1, "msg": "non-zero return code"}, ["non-zero return code"]),
+    (
+        {"rc": 1, "stdout": "one\nensurepip is not available\n", "stderr": ""},
+        ["status 1", "ensurepip is not"],
+    ),
+    (
+        {"rc": 1, "stderr": f"{RETRYING}\nERROR: No matching distribution found for torch==2.11.0\n"},
+        ["No matching distribution", "Network is unreachable", "gpu_validation_pip_args"],
+    ),
+    ({}, ["failed"]),
+)
+def test_a_task_that_failed_has_a_reason_in_one_line(result: dict[str, Any], words: list[str]) -> None:
+    found = gpu_validation.why_failed(result)
+    assert [word for word in words if word not in found] == []
+    assert "\n" not in found
+
+
 def test_every_node_of_the_run_is_in_the_fleet_with_its_result_or_its_reason() -> None:
     result = encode(node_result(one_test("health")))
     expectation = encode(Expectation(required_tests=("health",)))
