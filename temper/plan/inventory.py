@@ -253,7 +253,7 @@ def _broken(done: subprocess.CompletedProcess[str], sources: Sequence[str]) -> s
     from temper.plan.origin import with_vault_remedy
 
     vaults: list[str] = []
-    for source in sources or [os.environ.get("ANSIBLE_INVENTORY", "")]:
+    for source in sources or chosen(()):
         root = ROOT / source
         own = sorted(root.glob("*")) if root.is_dir() else [root]
         for path in (*(path for path in own if path.suffix), *files_of_variables(root)):

@@ -127,3 +127,17 @@ def test_what_is_nested_deeper_than_its_reader_goes_is_named(tmp_path: Path) -> 
     path = tmp_path / "hosts.yml"
     path.write_text("gpu_nodes: " + "[" * 900 + "]" * 900)
     assert "fewer levels of nesting" in unreadable(path)
+
+
+@pytest.mark.component
+def test_what_ansible_says_of_the_default_inventory_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file of the checkout is looked at: nobody has named one."""
+    settings, broken = tmp_path / "ansible.cfg", tmp_path / "hosts.py"
+    executable(broken, "echo 'the lab does not run' >&2\nexit 7")
+    settings.write_text((ROOT / "ansible.cfg").read_text().replace("= inventory/lab", f"= {broken}", 1))
+    monkeypatch.delenv("ANSIBLE_INVENTORY", raising=False)
+    monkeypatch.setenv("ANSIBLE_CONFIG", str(settings))
+    with pytest.raises(InventoryError, match="the lab does not run"):
+        read([])
