@@ -115,6 +115,8 @@ SWITCH_MANAGER = b"SW_MNG"
 STICKS = r"/(media|run/media|mnt)(/|$)"
 # systemd's own and the administrator's, without those that it makes of what somebody has mounted.
 UNITS = tuple(f"{folder}/systemd/system" for folder in ("etc", "run", "usr/local/lib", "usr/lib", "lib"))
+# What Python puts into a new environment.
+BROUGHT = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "distutils-precedence", "__pycache__")
 # The last part of cloud-init: its job is there from the beginning of a boot until all is done.
 CLOUD_INIT = "cloud-final.service"
 # Packages of kernels, and those that bring each new kernel, on Debian and Ubuntu.
@@ -601,7 +603,7 @@ def pythons(root: Path) -> list[str]:
 def payload_python(root: Path, path: str) -> dict[str, Any] | None:
     """Return a Python's version and torch, from the files around it; None where there is no Python.
 
-    One of an environment that was made half-way counts as none: it has neither pip nor torch.
+    One of an environment that was made half-way counts as none: it has no pip, and nothing of anybody else.
     """
     program = root / path.lstrip("/")
     if not os.path.lexists(program):
@@ -615,7 +617,8 @@ def payload_python(root: Path, path: str) -> dict[str, Any] | None:
     torch = [
         found.name for library in libraries for found in library.glob("*-packages/torch-[0-9]*.dist-info")
     ]
-    if settings and not torch and not (base / "bin/pip").exists():
+    installed = [found.name for library in libraries for found in library.glob("*-packages/*")]
+    if settings and not (base / "bin/pip").exists() and all(one.startswith(BROUGHT) for one in installed):
         return None
     named = [
         python_version(os.path.realpath(program)),

@@ -81,15 +81,22 @@ def _why_no_result(run: Values) -> str:
 
 
 def why_failed(result: Values) -> str:
-    """Return why a task has failed, in one line; of a program, what it printed last."""
+    """Return why a task has failed, in one line; of a program, what it printed last.
+
+    Of one whose output is kept out of logs, only the facts: an address of pip's has a password, or a token.
+    """
     printed = str(result.get("stderr") or result.get("stdout") or "")
     lines = [line.strip() for line in printed.splitlines() if line.strip()]
     if result.get("rc") is None or not lines:
         return _short(result.get("msg") or "it failed")
-    said = f"exit status {result['rc']}; its last line was: {lines[-1]}"
+    secret = bool(result.get("_ansible_no_log"))
+    said = f"exit status {result['rc']}; " + (
+        "its output may have passwords: run it on the node" if secret else f"its last line was: {lines[-1]}"
+    )
     # pip goes on, and ends with a version that it has not found.
     if broken := next((line for line in lines if NOT_REACHED in line), ""):
-        said += f". The index was not reached ({broken}): see gpu_validation_pip_args (--index-url, --proxy)"
+        shown = "" if secret else f" ({broken})"
+        said += f". The index was not reached{shown}: see gpu_validation_pip_args (--index-url, --proxy)"
     return _short(said)
 
 

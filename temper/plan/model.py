@@ -85,13 +85,14 @@ class Runtime:
 class Payload:
     """What runs the payload: torch, and the version of its Python, empty where nobody can tell.
 
-    Where there is no environment yet, `interpreter` makes one, once `packages` are installed. `requirements`
-    is the file with the hashes of torch and of all that comes with it, empty where there is none.
+    Where there is no environment yet, `interpreter` makes one, once `packages` are installed; else it is
+    empty. `requirements` is the file with the hashes of torch and of all that comes with it, empty where
+    there is none.
     """
 
     torch: str
     python: str = ""
-    interpreter: str = "/usr/bin/python3"
+    interpreter: str = ""
     packages: tuple[str, ...] = ()
     requirements: str = ""
 

@@ -66,7 +66,7 @@ def unreadable(message: str, target: Target, name: str, *, reached: bool) -> Ref
     facts = {"node": name or target.address} | ways(target)
     if reached:
         before, broke, trace = message.partition(TRACEBACK)
-        if broke:  # only its last line says why
+        if broke and trace.strip():  # only its last line says why
             message = f"{before} {trace.strip().rpartition(chr(10))[2]}"
         code, _ = _cause(UNREADABLE, message) or ("mend", {})
         return refusal("node-unreadable", remedy(code, facts), reason=one_line(message))

@@ -978,9 +978,20 @@ def test_an_environment_that_was_made_half_way_is_none_yet(root: Root) -> None:
     root.write("opt/temper/venv/bin/python3", "")
     root.write("opt/temper/venv/pyvenv.cfg", "version = 3.11.2\n")
     assert node_facts.payload_python(root.path, node_facts.PAYLOAD_PYTHON) is None
+    root.write("opt/temper/venv/lib/python3.11/site-packages/pip/__init__.py", "")
+    assert node_facts.payload_python(root.path, node_facts.PAYLOAD_PYTHON) is None
     root.write("opt/temper/venv/bin/pip", "")
     found = node_facts.payload_python(root.path, node_facts.PAYLOAD_PYTHON)
     assert found == {"version": "3.11", "torch": "", "environment": True}
+
+
+def test_an_environment_that_somebody_has_made_without_pip_is_his(root: Root) -> None:
+    """As uv does: another one is not made over it."""
+    root.write("opt/temper/venv/bin/python3", "")
+    root.write("opt/temper/venv/pyvenv.cfg", "version_info = 3.12.1\n")
+    root.write("opt/temper/venv/lib/python3.12/site-packages/numpy/__init__.py", "")
+    found = node_facts.payload_python(root.path, node_facts.PAYLOAD_PYTHON)
+    assert found == {"version": "3.12", "torch": "", "environment": True}
 
 
 def test_the_payloads_python_is_the_roles_default() -> None:

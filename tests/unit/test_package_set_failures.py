@@ -172,6 +172,15 @@ def test_another_apt_is_not_waited_for_without_end(
     assert machine.versions() == {}
 
 
+@each(LISTS, ARCHIVES)
+def test_a_lock_that_cannot_be_opened_is_not_waited_for(lock: str, settle: Run, machine: Machine) -> None:
+    """As where a disk is full or read-only: apt is not started again and again."""
+    (machine.root / lock).unlink(missing_ok=True)
+    (machine.root / lock).mkdir()
+    assert "Could not open lock file" in settle(DRIVER, refresh=True)["msg"]
+    (machine.root / lock).rmdir()
+
+
 def test_a_lock_that_nobody_holds_has_no_holder(tmp_path: Path) -> None:
     (tmp_path / "lock").touch()
     assert apt.lock_holder(tmp_path / "lock") == apt.lock_holder(tmp_path / "none") == ""

@@ -107,6 +107,8 @@ def test_a_torch_that_no_table_has_is_taken_with_a_warning() -> None:
 @each(
     (node(), "/usr/bin/python3.11", ["python3.11-venv"]),
     (node(pythons=["3.9", "3.12"]), "/usr/bin/python3.12", ["python3.12-venv"]),
+    (node(**there("3.12", "2.5.1")), "", []),
+    (node(**there("3.12", "")), "", []),
     (system("rocky", "9.4"), "/usr/bin/python3.11", ["python3.11"]),
     (system("rhel", "8"), "/usr/bin/python3.11", ["python3.11"]),
     (system("rhel", "9", pythons=["3.9", "3.12"]), "/usr/bin/python3.12", ["python3.12"]),

@@ -28,6 +28,8 @@ REPORTS = Path(__file__).resolve().parents[2] / "reports"
 AT_ONCE = 16
 #: How the name of a file begins that is being written. Without its own, which may have no room for more.
 DRAFT = ".temper-"
+#: So much of a file is read at a time.
+PIECE_BYTES = 1 << 20
 #: Of a name that is part of a file's name: what stands around it has room, too.
 MOST_NAME_BYTES = 180
 
@@ -44,11 +46,14 @@ def file_stem(name: str) -> str:
 
 def read_at_most(path: Path, most_bytes: int) -> bytes:
     """Return what a file holds. Raises OSError, also for one that holds more."""
+    content = bytearray()
     with path.open("rb") as file:
-        content = file.read(most_bytes + 1)
-    if len(content) > most_bytes:
-        raise OSError(f"{path}: expected at most {most_bytes} bytes, found more")
-    return content
+        # Python takes memory for as much as is asked for, before it reads.
+        while piece := file.read(PIECE_BYTES):
+            content += piece
+            if len(content) > most_bytes:
+                raise OSError(f"{path}: expected at most {most_bytes} bytes, found more")
+    return bytes(content)
 
 
 def own(folder: Path) -> None:

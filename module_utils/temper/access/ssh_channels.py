@@ -49,7 +49,7 @@ def channels(own_ports: Collection[str], proc: Path = PROC) -> list[Channel]:
         if not is_loopback(one.peer)
     }
     found = set()
-    for process, _, target in open_files(proc, programs=PROGRAMS) if peers else ():
+    for process, _, target in open_files(proc, programs=PROGRAMS, whole=True) if peers else ():
         if target in peers:
             with contextlib.suppress(OSError, KeyError):  # it has ended, or nobody has its number
                 account = pwd.getpwuid((proc / process).stat().st_uid).pw_name

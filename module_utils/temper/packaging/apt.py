@@ -84,7 +84,9 @@ INTERRUPTED = "dpkg was interrupted"
 LOCKED = re.compile(r"^E: (?:Unable to acquire|Unable to lock|Could not get lock)", re.MULTILINE)
 DPKG_LOCKED = re.compile(r"^E: Unable to acquire the dpkg frontend lock \((.+?)\),", re.MULTILINE)
 # DPkg::Lock::Timeout is for dpkg's lock alone: apt does not wait for those of its lists (`apt-get update`)
-# and of its archives (downloads). Source: pkgAcquire::GetLock, apt-pkg/acquire.cc of apt 2.6.1.
+# and of its archives (downloads). Source: pkgAcquire::GetLock, apt-pkg/acquire.cc of apt 2.6.1. It says the
+# same of a lock that it cannot open, on a disk that is full or read-only.
+HELD = "Could not get lock"
 DIRECTORY_LOCKED = re.compile(r"^E: Unable to lock directory (\S+)", re.MULTILINE)
 LOCK_POLL_S = 1
 FULL_DISK = re.compile(r"No space left on device|don't have enough free space")
@@ -116,7 +118,7 @@ def lock_holder(lock: Path) -> str:
     try:
         with lock.open("rb") as file:
             kind, *_, number = FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, FLOCK.pack(*WHOLE_FILE)))
-    except FileNotFoundError:
+    except OSError:
         return ""
     if kind == fcntl.F_UNLCK:
         return ""
@@ -128,12 +130,20 @@ def lock_holder(lock: Path) -> str:
 
 
 def freed(lock: Path, deadline_s: float) -> bool:
-    """Wait until nobody holds a lock; return False at a moment of time.monotonic()."""
-    while lock_holder(lock):
-        if time.monotonic() >= deadline_s:
-            return False
+    """Wait until nobody holds a lock; return False from a moment of time.monotonic() on."""
+    while time.monotonic() < deadline_s:
+        if not lock_holder(lock):
+            return True
         time.sleep(LOCK_POLL_S)
-    return True
+    return False
+
+
+def output_of(completed: subprocess.CompletedProcess[str], doing: str) -> str:
+    """Return a command's standard output. Raises PackageError where it failed: `doing` names the step."""
+    if completed.returncode:
+        output = completed.stdout + completed.stderr
+        raise PackageError(f"{doing} failed: {lines_that_explain(output)}", output)
+    return completed.stdout
 
 
 def targets(wanted: dict[str, str]) -> list[str]:
@@ -168,19 +178,16 @@ class Apt:
             # dpkg was killed: apt does nothing before dpkg has completed its own steps.
             self.recover()
             completed = attempt(words, ENVIRONMENT)
-        while completed.returncode and (folder := DIRECTORY_LOCKED.search(completed.stderr)):
-            if not freed(Path(folder[1], "lock"), deadline_s):
+        while completed.returncode and HELD in completed.stderr:
+            folder = DIRECTORY_LOCKED.search(completed.stderr)
+            if not folder or not freed(Path(folder[1], "lock"), deadline_s):
                 break
             completed = attempt(words, ENVIRONMENT)
         return completed
 
     def run(self, command: Sequence[str], doing: str) -> str:
         """Return standard output; `doing` names the step in the message of a failure."""
-        completed = self.attempt(command)
-        if completed.returncode:
-            output = completed.stdout + completed.stderr
-            raise PackageError(f"{doing} failed: {lines_that_explain(output)}", output)
-        return completed.stdout
+        return output_of(self.attempt(command), doing)
 
     def query(self) -> Packages:
         """Return all packages that dpkg knows."""
@@ -207,10 +214,9 @@ class Apt:
         if completed.returncode and UNVERIFIED.search(completed.stdout + completed.stderr):
             # The keyring is the pinned one, but its owner may have renewed it.
             signing_keys.renew(repositories.APT / "sources.list.d", repositories.APT / "keyrings")
-        elif not completed.returncode:
-            return
+            completed = self.attempt(command)
         try:
-            self.run(command, "Reading the package lists (apt-get update)")
+            output_of(completed, "Reading the package lists (apt-get update)")
         except PackageError as error:
             if repositories.only_others_fail(error.output, repositories.own_addresses()):
                 raise OthersUnreadableError(str(error), "\n".join(error.output)) from error

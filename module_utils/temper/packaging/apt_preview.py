@@ -299,7 +299,8 @@ def resolve(root: Root, wish: Wish, known: Packages) -> Preview:
             rules = barring(root.site_pins(), lambda pins: root.works(lacking, pins))
             found = unresolved(rules, not_offered(root.apt, lacking), [str(error)])
             # What is not offered may be where nobody could read.
-            return refused(*root.unread, *found.problems) if root.unread and not rules else found
+            unread = [] if rules else root.unread
+            return replace(found, problems=[*unread, *found.problems])
     found = conclude(root.apt, wish, transaction, known, root.node["archives"])
     barred = no_scripts(root.node["status"].with_name("info")) if transaction.changes else []
     return replace(found, problems=[*found.problems, *barred])
@@ -310,7 +311,7 @@ def no_scripts(info: Path) -> list[str]:
     if not os.statvfs(info).f_flag & os.ST_NOEXEC:
         return []
     # A site may have apt mount it anew for each transaction.
-    if "remount" in process.run(["apt-config", "dump", "DPkg::Pre-Invoke"]):
+    if re.search("remount.* /var", process.run(["apt-config", "dump", "DPkg::Pre-Invoke"])):
         return []
     return [
         f"The file system of {info} is mounted noexec, and dpkg starts the packages' scripts there: mount it "

@@ -698,13 +698,13 @@ class Role:
     def giving(self, setting: Setting) -> Iterator[None]:
         """Note a value while the kernel is given it, and what it has made of that: not the site's choice.
 
-        Where values have an order, the kernel takes them as they are, or not at all.
+        Where values have an order, the kernel takes them as they are, or not at all; so it does below /sys.
         """
         original = self.record.originals.get(setting.key)
         if original is None or not isinstance(setting, KernelValue):
             yield
             return
-        exact = setting.order == EXACTLY
+        exact = setting.order == EXACTLY and isinstance(setting, Sysctl)
         if exact:
             original[GIVEN] = True
             self.record.save()

@@ -130,7 +130,9 @@ class WholeFile(Setting):
 
     def left_alone(self) -> str:
         """Return that the site has written it since."""
-        return f"{self.path} (the site has written it since)" if self.rewritten(self.read()) else ""
+        plain = self.path.is_file() and not self.path.is_symlink()
+        rewritten = plain and self.rewritten(saved(self.path))
+        return f"{self.path} (the site has written it since)" if rewritten else ""
 
     def change(self) -> list[Difference]:
         """Return the whole file, unless not everybody may read it."""

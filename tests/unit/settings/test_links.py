@@ -54,3 +54,16 @@ def test_preflight_is_told_with_the_control_that_may_be_waived(link: Path) -> No
     assert "a link to managed/login.defs" in refused["said"]
     assert "banner (os_hardening_waivers)" in refused["said"]
     assert refused["advises"]
+
+
+@root_and()
+def test_a_link_that_a_site_has_put_in_the_place_of_ours_keeps_nothing_from_being_taken_back(
+    carry_out: Any, tmp_path: Path
+) -> None:
+    """As it masks a drop-in."""
+    ours, other = tmp_path / "ours", tmp_path / "other"
+    carry_out("os_hardening", [item("file", str(one), {"content": "ours\n"}) for one in (ours, other)])
+    ours.unlink()
+    ours.symlink_to("/dev/null")
+    assert not carry_out("os_hardening", [], absent=True).get("failed")
+    assert not other.exists()

@@ -114,6 +114,15 @@ def test_a_task_that_failed_has_a_reason_in_one_line(result: dict[str, Any], wor
     assert "\n" not in found
 
 
+def test_what_pip_prints_of_its_proxy_is_in_no_report() -> None:
+    lines = f"{RETRYING}\nERROR: Failed to parse: http://u:SEC#RET@proxy/TOKEN\n"
+    found = gpu_validation.why_failed({"rc": 1, "stderr": lines, "_ansible_no_log": True})
+    assert "SEC" not in found
+    assert "TOKEN" not in found
+    assert "status 1" in found
+    assert "gpu_validation_pip_args" in found
+
+
 def test_every_node_of_the_run_is_in_the_fleet_with_its_result_or_its_reason() -> None:
     result = encode(node_result(one_test("health")))
     expectation = encode(Expectation(required_tests=("health",)))
