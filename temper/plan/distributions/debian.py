@@ -147,7 +147,7 @@ class Debian(Distribution):
         own = kernel.image_packages.get(f"linux-image-{kernel.release}", "")
         return {} if BACKPORT in own or "+bpo" in kernel.release else {headers: ""}
 
-    def environment_packages(self, python: str, *, default: bool) -> tuple[str, ...]:  # noqa: ARG002
+    def environment_packages(self, python: str, *, default: bool) -> tuple[str, ...]:  # noqa: ARG002 - RHEL looks at it
         """Return the part of the standard library that is a package of its own.
 
         python3-venv is of the release's Python, and a site may have made /usr/bin/python3 another one.
